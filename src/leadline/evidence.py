@@ -1,0 +1,191 @@
+"""What can be seen of a server, and what was concluded from it: facts in, values out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """One request to the server's control endpoints. `path` is joined to the service's URL."""
+
+    name: str
+    path: str
+    method: str = "GET"
+    body: bytes = b""
+    timeout_s: float = 5.0
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back. `status` 0 = no HTTP answer at all; then `error` says why (refused, timed out, reset)."""
+
+    name: str
+    status: int
+    body: bytes = b""
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A process as the host sees it. `start_id` is unequal for two processes that had the same pid."""
+
+    pid: int
+    start_id: str
+    argv: tuple[str, ...]
+    name: str = ""
+    rss_bytes: int = 0
+    read_bytes: int = 0
+
+
+class ExitFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process ended: exactly one of `code` and `signal` is set, or neither when nobody could see it.
+
+    `asked` = we told it to stop. Exit code 137 is not signal 9: they are kept apart. `host_oom_kills` counts
+    out-of-memory kills that the kernel reported for its memory cgroup while it ran.
+    """
+
+    code: int | None = None
+    signal: int | None = None
+    asked: bool = False
+    host_oom_kills: int = 0
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return f"killed by signal {self.signal}"
+        return f"exit code {self.code}" if self.code is not None else "ended, nobody saw how"
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of one launch at one moment: probe replies by name, log since start, process facts."""
+
+    replies: dict[str, Reply] = {}
+    log: str = ""
+    argv: tuple[str, ...] = ()
+    process: ProcessFacts | None = None
+    exit: ExitFacts | None = None
+
+    def body(self, name: str) -> bytes | None:
+        """The body of a probe that was answered with 2xx."""
+        reply = self.replies.get(name)
+        return reply.body if reply is not None and reply.ok else None
+
+
+class Failure(StrEnum):
+    """Why a launch cannot be used. Engines map their own failure texts to these."""
+
+    HOST_OOM = "host_oom"
+    DEVICE_OOM_START = "device_oom_start"
+    DEVICE_OOM_LOAD = "device_oom_under_load"
+    KILLED = "killed"
+    CRASHED = "crashed"
+    BAD_FLAG = "flag_rejected"
+    MODEL_MISSING = "model_missing"
+    DRAFT_BAD = "draft_incompatible"
+    PORT_IN_USE = "port_in_use"
+    NO_PROGRESS = "no_progress_at_start"
+    NOT_GENERATING = "healthy_but_not_generating"
+    WRONG_DEPTH = "another_depth_in_force"
+    NO_SPECULATION = "speculation_did_not_start"
+    RESTARTED = "restarted_by_itself"
+    FOREIGN = "foreign_requests"
+    STOPPED_BY_US = "stopped_by_us"
+    UNKNOWN = "unknown"
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """Why it failed: the class, one sentence, the telling line, what to change in the engine's own flags, and what it
+    says of other settings ("deeper ones too")."""
+
+    failure: Failure
+    reason: str
+    line: str = ""
+    remedy: str = ""
+    implies: str = ""
+
+    def __str__(self) -> str:
+        return self.reason + (f" [{self.line.strip()[:160]}]" if self.line else "")
+
+
+class Effective(msgspec.Struct, frozen=True, kw_only=True):
+    """What the live server really runs. None = the engine does not tell (yet), never a guess.
+
+    `context` and `kv_tokens` in tokens; `max_running` = requests decoded at once.
+    """
+
+    depth: int | None = None
+    speculating: bool | None = None
+    max_running: int | None = None
+    context: int | None = None
+    kv_tokens: int | None = None
+    model: str | None = None
+    version: str | None = None
+
+
+class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of speculative decoding over exactly one window.
+
+    `rounds` = verification or plain decode steps, one per request in the batch; `drafting_rounds` = those that had a
+    draft; `per_position[i]` = times that draft position i was accepted.
+    """
+
+    decode_tokens: int
+    rounds: int
+    drafting_rounds: int
+    drafted: int
+    accepted: int
+    per_position: tuple[int, ...] = ()
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Decode tokens per round, bonus token included; None without a round."""
+        return self.decode_tokens / self.rounds if self.rounds else None
+
+    @property
+    def drafted_acceptance_length(self) -> float | None:
+        """1 + accepted per drafting round: what the drafter achieves when it drafts at all."""
+        return 1 + self.accepted / self.drafting_rounds if self.drafting_rounds else None
+
+    def plus(self, other: Acceptance) -> Acceptance:
+        width = max(len(self.per_position), len(other.per_position))
+
+        def pad(counts: tuple[int, ...]) -> tuple[int, ...]:
+            return counts + (0,) * (width - len(counts))
+
+        return Acceptance(
+            decode_tokens=self.decode_tokens + other.decode_tokens,
+            rounds=self.rounds + other.rounds,
+            drafting_rounds=self.drafting_rounds + other.drafting_rounds,
+            drafted=self.drafted + other.drafted,
+            accepted=self.accepted + other.accepted,
+            per_position=tuple(a + b for a, b in zip(pad(self.per_position), pad(other.per_position), strict=True)),
+        )
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """What a memory law needs to know of a model: its config.json or GGUF fields, as read."""
+
+    name: str
+    fields: dict[str, int | float | str | bool] = {}
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of the accelerator or host that the server lives in, bytes."""
+
+    name: str
+    total_bytes: int
+
+
+class MemoryLaw(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of a launch as a line in depth: bytes = fixed + per_depth * depth. Unknown terms are None.
+
+    `parts` says where the bytes go, for the table that explains it.
+    """
+
+    fixed_bytes: int | None = None
+    per_depth_bytes: int | None = None
+    max_running: int | None = None
+    parts: dict[str, int] = {}
