@@ -147,7 +147,10 @@ class Session(Protocol):
         """Whether that process is the server or one of its descendants."""
 
     def end(self, grace_s: float) -> ExitFacts:
-        """End the whole process group: SIGTERM, after the grace SIGKILL. Returns when nothing of it is left; may be repeated."""
+        """End the whole process group: SIGTERM, after the grace SIGKILL. Returns when nothing of it is left.
+
+        May be repeated.
+        """
 
 
 class Host(Protocol):
