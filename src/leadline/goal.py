@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import msgspec
 
@@ -12,12 +11,28 @@ from leadline.space import Setting, Space
 _CELL = re.compile(r"(?P<workload>[A-Za-z][\w-]*)@(?P<concurrency>[1-9]\d*)")
 
 
-@dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """A workload at a load point, written `coding@4`: closed loop, 4 requests in flight."""
+    """A workload at a load point, written `coding@4`: closed loop, 4 requests in flight. Immutable, hashable."""
 
+    __slots__ = ("concurrency", "workload")
     workload: str
     concurrency: int
+
+    def __init__(self, workload: str, concurrency: int) -> None:
+        object.__setattr__(self, "workload", workload)
+        object.__setattr__(self, "concurrency", concurrency)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a cell does not change")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cell) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash((self.workload, self.concurrency))
+
+    def __repr__(self) -> str:
+        return f"Cell({self})"
 
     @classmethod
     def parse(cls, text: str) -> Cell:

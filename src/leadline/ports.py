@@ -100,6 +100,9 @@ class Engine(Protocol):
     def foreign_tokens(self, before: Evidence, after: Evidence, records: Sequence[RequestRecord]) -> int:
         """Tokens that the server generated in between for somebody else, as far as its counters can tell; else 0."""
 
+    def restarted(self, before: Evidence, after: Evidence) -> bool:
+        """Whether the server's counters ran backwards in between: another process answers under the same address."""
+
     def memory_law(self, model: Model, device: Device, evidence: Evidence) -> MemoryLaw:
         """Memory as a function of depth; unknown terms are None."""
 
@@ -108,7 +111,8 @@ class Target(Protocol):
     """How the service is launched. Pure: turns a LaunchSpec into Steps and reads evidence.
 
     Laws. The user's file is never written. `restore(observed)` undoes any prefix of `plan(launch, observed)`; both may
-    be repeated. No Step holds a secret in clear.
+    be repeated. `undo` takes back any prefix of a `rollout`, also after an undo that was interrupted. No Step prints a
+    secret in clear, and no file that a Step writes holds one.
     """
 
     name: str
@@ -128,10 +132,20 @@ class Target(Protocol):
         """Steps that give the service back as observed."""
 
     def rollout(self, launch: LaunchSpec, present: str, note: str) -> Sequence[Step]:
-        """Steps that make a launch the permanent one; `present` = SHA-256 of the file they replace, or "absent"."""
+        """Steps that make a launch the permanent one; `present` = SHA-256 of the file they replace, or "absent".
+
+        They refuse while an earlier rollout is in force: take that one back first.
+        """
 
     def rollout_path(self) -> str:
         """The file that a rollout writes."""
+
+    def undo(self, observed: Observed, written: str, previous: str) -> Sequence[Step]:
+        """Steps that take a rollout back, from wherever it or an earlier undo stopped; none when nothing is left to do.
+
+        `written` = SHA-256 of what the rollout put at `rollout_path()`, `previous` = its `present`; both are journaled
+        before the rollout. Raises RefusedError when somebody else changed a file since.
+        """
 
 
 class Session(Protocol):
@@ -223,6 +237,8 @@ class Workload(Protocol):
     name: str
     digest: str
     origin: str
+    available: int
+    """How many distinct sessions there are."""
 
     def sessions(self, n: int, seed: int) -> Sequence[Sequence[PlannedRequest]]:
         """`n` sessions; raises InputError when there are fewer distinct ones."""

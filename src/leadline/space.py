@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -17,22 +17,39 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _WORDS = {"true": True, "false": False}
 
 
-@dataclass(frozen=True, slots=True)
 class Setting:
-    """One value per knob: canonical (sorted by name), hashable, and printed as `depth=4 max_running=64`.
+    """One value per knob: canonical (sorted by name), immutable, hashable, printed as `depth=4 max_running=64`.
 
     `Setting.parse(str(s)) == s` for every setting. Numbers and true/false print bare; a text that would read as
-    something else prints as a JSON string.
+    something else prints as a JSON string. (A plain class: the codec stores it as its text.)
     """
 
-    values: tuple[tuple[str, Value], ...] = ()
+    __slots__ = ("values",)
+    values: tuple[tuple[str, Value], ...]
+
+    def __init__(self, values: tuple[tuple[str, Value], ...] = ()) -> None:
+        object.__setattr__(self, "values", values)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a setting does not change")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Setting) and repr(self.values) == repr(other.values)
+
+    def __hash__(self) -> int:
+        return hash(repr(self.values))
+
+    def __repr__(self) -> str:
+        return f"Setting({self!s})"
 
     @classmethod
     def of(cls, values: Mapping[str, Value] | None = None, /, **named: Value) -> Setting:
         both = {**(values or {}), **named}
-        for name in both:
+        for name, value in both.items():
             if not name or re.search(r"[\s=\"]", name):
                 raise ValueError(f"a knob's name has no blanks, quotes or '=': {name!r}")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} must be a finite number, not {value}")
         return cls(tuple(sorted(both.items())))
 
     @classmethod
@@ -57,7 +74,7 @@ class Setting:
         return cls.of(values)
 
     def __str__(self) -> str:
-        return " ".join(f"{k}={_write(v)}" for k, v in self.values) or "(nothing set)"
+        return " ".join(f"{k}={_write(v)}" for k, v in self.values)
 
     def __iter__(self) -> Iterator[tuple[str, Value]]:
         return iter(self.values)
@@ -88,7 +105,7 @@ class Setting:
         """This setting with the other's values on top."""
         return Setting.of({**dict(self.values), **dict(other.values)})
 
-    def only(self, names: Iterator[str] | tuple[str, ...] | list[str] | set[str]) -> Setting:
+    def only(self, names: Iterable[str]) -> Setting:
         keep = set(names)
         return Setting(tuple((k, v) for k, v in self.values if k in keep))
 

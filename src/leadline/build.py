@@ -1,0 +1,300 @@
+"""The composition root: finds plug-ins by name and wires a campaign's folder into objects. The only place that may.
+
+A plug-in is a module of its folder (`leadline/engines/NAME.py` with an `engine`), or an entry point of the group
+`leadline.engines` for third parties.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from leadline.campaign import Campaign, Conduct
+from leadline.clock import SystemClock
+from leadline.config import CampaignSpec, Names, Secret, parse_campaign, wait_minutes
+from leadline.deploy import Deployer, Rules
+from leadline.errors import InputError
+from leadline.goal import Budget, Limits, Problem
+from leadline.inbox import Inbox
+from leadline.interrupts import Interrupts
+from leadline.journal.file import Journal
+from leadline.launch import LaunchSpec
+from leadline.load.loader import ProcessLoader
+from leadline.load.prober import HttpProber
+from leadline.measure import Endpoint, LoadRules, Measurer
+from leadline.ports import Clock, Engine, Host, Loader, Prober, Strategy, Target, Workload
+from leadline.space import Knob, Setting, Space
+
+CAMPAIGN_FILE = "campaign.toml"
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """A campaign's folder and the names in it."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, campaign: str) -> Folder:
+        """A folder that holds a campaign.toml, or that file itself. Raises InputError."""
+        path = Path(campaign)
+        folder = path.parent if path.name == CAMPAIGN_FILE else path
+        if not (folder / CAMPAIGN_FILE).is_file():
+            raise InputError(
+                f"no {CAMPAIGN_FILE} in {folder}: write one with `leadline init -- <your server's command line>`, or "
+                f"name the folder of a campaign."
+            )
+        return cls(folder.resolve())
+
+    @property
+    def config(self) -> Path:
+        return self.path / CAMPAIGN_FILE
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def records(self) -> Path:
+        return self.path / "records"
+
+    @property
+    def inbox(self) -> Inbox:
+        return Inbox(self.path / "queue")
+
+    def log(self, trial: int, attempt: int) -> str:
+        return str(self.path / "logs" / f"trial-{trial:03d}-{attempt}.log")
+
+
+class Wired(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything of one campaign that does not need its journal. `base` = today's launch; `trial_base` = the same on
+    the private port, when there is one."""
+
+    folder: Folder
+    spec: CampaignSpec
+    engine: Engine
+    target: Target
+    host: Host
+    prober: Prober
+    loader: Loader
+    clock: Clock
+    strategy: Strategy
+    workloads: dict[str, Workload]
+    base: LaunchSpec
+    trial_base: LaunchSpec
+    problem: Problem
+    endpoint: Endpoint
+
+    def render(self, setting: Setting) -> LaunchSpec:
+        """How a setting is launched in a trial."""
+        return self.engine.render(self.trial_base, self.problem.kept.merged(setting))
+
+    def permanent(self, setting: Setting) -> LaunchSpec:
+        """How the same setting is launched for good: on the service's own port."""
+        return self.engine.render(self.base, self.problem.kept.merged(setting))
+
+    def deployer(self, interrupts: Interrupts) -> Deployer:
+        safety, service = self.spec.safety, self.spec.service
+        rules = Rules(
+            start_stall_s=service.start_stall_s,
+            ready_s=min(30.0, service.request_stall_s),
+            deadline_s=safety.deadline_s,
+            grace_s=safety.grace_s,
+            min_free_memory_bytes=int(safety.min_free_memory_gib * 2**30),
+        )
+        return Deployer(
+            engine=self.engine, target=self.target, host=self.host, prober=self.prober, clock=self.clock, rules=rules,
+            shield=interrupts.shield,
+        )  # fmt: skip
+
+    def campaign(self, journal: Journal, interrupts: Interrupts) -> Campaign:
+        """The loop over an open journal."""
+        spec, deployer = self.spec, self.deployer(interrupts)
+        measurer = Measurer(
+            deployer=deployer,
+            loader=self.loader,
+            workloads=self.workloads,
+            rules=_load_rules(spec),
+            endpoint=self.endpoint,
+            records=self.folder.records,
+            seed=self.problem.seed,
+            keep_foreign=spec.traffic.foreign == "keep",
+        )
+        return Campaign(
+            journal=journal,
+            problem=self.problem,
+            strategy=self.strategy,
+            deployer=deployer,
+            measurer=measurer,
+            render=self.render,
+            log_of=self.folder.log,
+            inbox=self.folder.inbox.settings,
+            conduct=_conduct(spec),
+            shield=interrupts.shield,
+        )
+
+
+def wire(campaign: str) -> Wired:
+    """Read campaign.toml and build what it names. Reads files and secrets; starts and changes nothing."""
+    folder = Folder.of(campaign)
+    spec = parse_campaign(folder.config.read_text(encoding="utf-8"), str(folder.config), names())
+    engine: Engine = plugin("engines", spec.service.engine, "engine")
+    base = LaunchSpec(argv=spec.service.command, env=spec.service.env, cwd=spec.service.cwd)
+    port = spec.traffic.private_port
+    trial_base = base if port is None else engine.move(base, port)
+    endpoint = _endpoint(spec, engine, trial_base)
+    problem = _problem(spec, engine, base)
+    engine.render(base, problem.kept.merged(problem.incumbent))  # a base that cannot be rewritten is refused here
+    return Wired(
+        folder=folder,
+        spec=spec,
+        engine=engine,
+        target=plugin("targets", spec.service.target, "target")(base, spec.beside(spec.service.launch_script)),
+        host=plugin("hosts", "local", "host")(),
+        prober=HttpProber(endpoint.url, endpoint.headers, endpoint.ca, endpoint.proxy, spec.service.metrics_url),
+        loader=ProcessLoader(),
+        clock=SystemClock(),
+        strategy=plugin("strategies", spec.budget.strategy, "strategy"),
+        workloads={w.name: _workload(spec, w.name) for w in spec.workloads},
+        base=base,
+        trial_base=trial_base,
+        problem=problem,
+        endpoint=endpoint,
+    )
+
+
+def plugin(kind: str, name: str, attribute: str) -> Any:
+    """A plug-in by its name. Raises InputError with the names there are."""
+    if name in _modules(kind):
+        return getattr(importlib.import_module(f"leadline.{kind}.{name}"), attribute)
+    for point in entry_points(group=f"leadline.{kind}"):
+        if point.name == name:
+            return point.load()
+    raise InputError(f"no {kind} plug-in named {name!r}; there are {', '.join(found(kind))}")
+
+
+def found(kind: str) -> tuple[str, ...]:
+    """The names of all plug-ins of a kind."""
+    return tuple(sorted({*_modules(kind), *(p.name for p in entry_points(group=f"leadline.{kind}"))}))
+
+
+def names() -> Names:
+    """What campaign.toml may name."""
+    engines = found("engines")
+    knobs = {e: plugin("engines", e, "engine").knobs(None) for e in engines}
+    return Names(
+        engines=engines,
+        targets=found("targets"),
+        strategies=found("strategies"),
+        workloads=tuple(n for n in found("workloads") if n != "file"),
+        knobs={e: tuple(k.name for k in ks) for e, ks in knobs.items()},
+        changes_output=tuple(sorted({k.name for ks in knobs.values() for k in ks if k.changes_output})),
+    )
+
+
+def _modules(kind: str) -> set[str]:
+    folder = importlib.import_module(f"leadline.{kind}")
+    hidden = {"supervisor", "data"}
+    return {m.name for m in pkgutil.iter_modules(folder.__path__) if not m.name.startswith("_")} - hidden
+
+
+def _problem(spec: CampaignSpec, engine: Engine, base: LaunchSpec) -> Problem:
+    flags = {k.name: k for k in engine.knobs(None)}
+    knobs = tuple(
+        msgspec.structs.replace(flags[k.name], values=k.values)
+        if k.name in flags
+        else Knob(name=k.name, values=k.values, flag=k.name.partition(":")[2])
+        for k in spec.knobs
+    )
+    today = engine.parse(base)
+    missing = [k.name for k in knobs if k.name not in today]
+    if missing:
+        raise InputError(
+            f"{spec.path}: service.command does not set {', '.join(missing)}, so today's value is not known; write it "
+            f"into service.command as it is in force today, so that it can be compared and given back."
+        )
+    return Problem(
+        space=Space(knobs=knobs),
+        incumbent=today.only([k.name for k in knobs]),
+        goals=spec.goals,
+        kept=spec.keep,
+        limits=Limits(max_oom_chance=spec.safety.max_oom_chance, may_change_output=spec.safety.may_change_output),
+        budget=Budget(
+            rounds=spec.budget.rounds, max_launches=spec.budget.max_launches, max_minutes=spec.budget.max_minutes
+        ),
+        seed=spec.budget.seed,
+    )
+
+
+def _endpoint(spec: CampaignSpec, engine: Engine, trial_base: LaunchSpec) -> Endpoint:
+    service = spec.service
+    host, port = engine.address(trial_base)
+    own = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
+    headers = {k: resolve(v) if isinstance(v, Secret) else v for k, v in service.headers}
+    if service.api_key is not None:
+        headers["Authorization"] = f"Bearer {resolve(service.api_key)}"
+    url = own if spec.traffic.private_port is not None or service.url is None else service.url
+    return Endpoint(
+        url=url.rstrip("/"),
+        headers=headers,
+        ca=spec.beside(service.ca) if service.ca else None,
+        proxy=service.proxy,
+        model=service.model,
+    )
+
+
+def resolve(secret: Secret, environ: Mapping[str, str] = os.environ) -> str:
+    """The secret itself. Raises InputError that names the source, never the secret."""
+    if secret.kind == "env":
+        if secret.value not in environ:
+            raise InputError(f"the environment has no {secret.value}, which campaign.toml takes a secret from")
+        return environ[secret.value]
+    if secret.kind == "file":
+        try:
+            return Path(secret.value).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise InputError(f"cannot read the secret file {secret.value}: {error.strerror}") from error
+    done = subprocess.run(secret.argv, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise InputError(f"the secret's command {secret.argv[0]} ended with {done.returncode}")
+    return done.stdout.strip()
+
+
+def _workload(spec: CampaignSpec, name: str) -> Workload:
+    entry = next(w for w in spec.workloads if w.name == name)
+    if entry.builtin is not None:
+        built_in: Workload = plugin("workloads", entry.builtin, "workload")(entry.body, name)
+        return built_in
+    source = spec.beside(entry.file or "")
+    try:
+        lines = Path(source).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"{spec.path}: workloads.{name}.file: cannot read {source}: {error.strerror}") from error
+    own: Workload = plugin("workloads", "file", "FileWorkload")(name, lines, source, entry.body)
+    return own
+
+
+def _load_rules(spec: CampaignSpec) -> LoadRules:
+    load = spec.load
+    return LoadRules(
+        warmup=load.warmup, requests=load.requests, per_user=load.per_user, stall_s=spec.service.request_stall_s
+    )
+
+
+def _conduct(spec: CampaignSpec) -> Conduct:
+    window, traffic, clock = spec.window, spec.traffic, SystemClock()
+    return Conduct(
+        foreign=traffic.foreign,
+        max_restarts=window.max_restarts,
+        max_minutes_without_service=window.max_minutes_without_service,
+        wait_s=lambda minutes: wait_minutes(window.hours, clock.minute_of_day(), minutes) * 60.0,
+        drain=traffic.drain,
+        undrain=traffic.undrain,
+    )

@@ -1,0 +1,320 @@
+"""The loop of a campaign, and how it goes on after a crash. Sequencing only: what to do next, and what to write first.
+
+Every effect is preceded by its intent in the journal. However an attempt ends, its server is ended and the service
+given back before anything else happens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import msgspec
+
+from leadline.analysis.recommend import recommend
+from leadline.answer import Recommendation
+from leadline.deploy import Deployer, Running, StartFailed, differences
+from leadline.errors import HostError, InterruptedRun, LeadlineError, NoAnswerError, NothingFeasibleError
+from leadline.evidence import Diagnosis, Effective, Failure
+from leadline.goal import Cell, Problem
+from leadline.journal.events import (
+    Decided,
+    DeployFinished,
+    DeployStarted,
+    Measured,
+    MeasureStarted,
+    Returned,
+    Returning,
+    SessionClosed,
+    SettingQueued,
+    TrialEnded,
+    TrialPlanned,
+    Voided,
+)
+from leadline.journal.file import Journal
+from leadline.launch import LaunchSpec, masked
+from leadline.measure import Job, Measurer, Spoiled
+from leadline.ports import Done, Observed, Strategy
+from leadline.space import Setting
+from leadline.trial import Finding, History, Measurement, Proposal, Trial, TrialState, Void
+
+ATTEMPTS = 2
+AGAIN = {Failure.NOT_GENERATING, Failure.RESTARTED, Failure.FOREIGN}
+NOT_ITS_FAULT = {Failure.RESTARTED, Failure.FOREIGN, Failure.PORT_IN_USE}
+
+
+class Conduct(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator allows while the campaign runs. `foreign`: "pause", "skip" or "keep".
+
+    `wait_s(minutes)` = seconds until a trial of that length may begin (0 = now); `hooks` run before the first launch
+    and after the last, once each.
+    """
+
+    foreign: str = "pause"
+    max_restarts: int | None = None
+    max_minutes_without_service: float | None = None
+    wait_s: Callable[[float], float] = lambda minutes: 0.0
+    drain: tuple[str, ...] = ()
+    undrain: tuple[str, ...] = ()
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a trial ended; `pause` = the campaign must not go on by itself."""
+
+    state: TrialState
+    diagnosis: Diagnosis | None = None
+    extent: str = ""
+    pause: bool = False
+
+
+class Campaign(msgspec.Struct, kw_only=True):
+    journal: Journal
+    problem: Problem
+    strategy: Strategy
+    deployer: Deployer
+    measurer: Measurer
+    render: Callable[[Setting], LaunchSpec]
+    log_of: Callable[[int, int], str]
+    inbox: Callable[[], list[Setting]]
+    conduct: Conduct = Conduct()
+    shield: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    def run(self) -> Recommendation:
+        """Go on until the strategy is done, the budget is spent or something must be looked at.
+
+        Raises NoAnswerError (paused, or spent before an answer), NothingFeasibleError, InterruptedRun; in every case
+        the service has been given back.
+        """
+        clock = self.deployer.clock
+        self._pick_up()
+        began = clock.now_ns()
+        spent_before = self.journal.ledger.spent_s()
+        drained = False
+        try:
+            while True:
+                self._drain_inbox()
+                proposal = self._next()
+                if isinstance(proposal, Done):
+                    return self._decide(proposal.reason, finished=True)
+                spent = self._spent(spent_before + (clock.now_ns() - began) / 1e9)
+                if spent:
+                    return self._decide(spent, finished=False)
+                self._wait_for_window()
+                if not drained:
+                    drained = True
+                    self._hook(self.conduct.drain)
+                ended = self._trial(proposal)
+                if ended.pause:
+                    raise self._paused(proposal, ended)
+        except InterruptedRun as stop:
+            self.journal.append(SessionClosed(reason=str(stop), finished=False))
+            raise
+        finally:
+            if drained:
+                with self.shield():
+                    self._hook(self.conduct.undrain)
+
+    # --- what next
+
+    def _pick_up(self) -> None:
+        """A trial that was live when its process died is interrupted; its server ends with the process, and we wait."""
+        if self.journal.ledger.in_force is not None:
+            self.deployer.await_gone(self.render(self.problem.incumbent))
+        for trial in self.journal.ledger.live_trials():
+            diagnosis = Diagnosis(failure=Failure.STOPPED_BY_US, reason="Leadline was stopped during this trial")
+            self.journal.append(TrialEnded(trial=trial.id, state=TrialState.INTERRUPTED, diagnosis=diagnosis))
+
+    def _drain_inbox(self) -> None:
+        for setting in self.inbox():
+            if setting not in self.journal.ledger.queued:
+                self.journal.append(SettingQueued(setting=setting))
+
+    def _next(self) -> Proposal | Done:
+        history = self.journal.ledger.history()
+        answer = self.strategy.propose(self.problem, history, 1, random.Random(self.problem.seed))
+        return answer if isinstance(answer, Done) else answer[0]
+
+    def _spent(self, elapsed_s: float) -> str:
+        """Which limit forbids another launch; "" when none does."""
+        ledger, budget, conduct = self.journal.ledger, self.problem.budget, self.conduct
+        launches = ledger.launches
+        if budget.max_launches is not None and launches >= budget.max_launches:
+            return f"budget.max_launches = {budget.max_launches} is spent"
+        if conduct.max_restarts is not None and launches >= conduct.max_restarts:
+            return f"window.max_restarts = {conduct.max_restarts} is spent"
+        if budget.max_minutes is not None and elapsed_s + self._trial_s() > budget.max_minutes * 60:
+            return f"another launch does not fit into budget.max_minutes = {budget.max_minutes:g}"
+        without = conduct.max_minutes_without_service
+        if without is not None and ledger.without_service_s() + self._trial_s() > without * 60:
+            return f"another launch does not fit into window.max_minutes_without_service = {without:g}"
+        return ""
+
+    def _trial_s(self) -> float:
+        """The longest launch so far: what the next may take."""
+        return max(self.journal.ledger.trial_seconds, default=0.0)
+
+    def _wait_for_window(self) -> None:
+        clock = self.deployer.clock
+        while (wait := self.conduct.wait_s(self._trial_s() / 60)) > 0:
+            clock.sleep(min(wait, 30.0))
+
+    def _hook(self, argv: Sequence[str]) -> None:
+        if argv:
+            done = self.deployer.host.run(argv, timeout_s=300)
+            if done.code != 0:
+                raise HostError(
+                    f"{' '.join(argv)} ended with {done.code}: {done.stderr.decode(errors='replace').strip()}"
+                )
+
+    # --- one trial
+
+    def _trial(self, proposal: Proposal) -> Ended:
+        number = self.journal.ledger.next_trial()
+        launch = self.render(proposal.setting)
+        self.deployer.refuse_if_taken(launch)
+        self.deployer.refuse_if_short_of_memory()
+        self.journal.append(TrialPlanned(trial=number, proposal=proposal))
+        try:
+            ended = self._attempts(number, proposal, launch)
+        except InterruptedRun as stop:
+            diagnosis = Diagnosis(failure=Failure.STOPPED_BY_US, reason=str(stop))
+            self.journal.append(TrialEnded(trial=number, state=TrialState.INTERRUPTED, diagnosis=diagnosis))
+            raise
+        except (HostError, OSError) as error:
+            ended = Ended(
+                state=TrialState.FAILED,
+                diagnosis=Diagnosis(failure=Failure.UNKNOWN, reason=f"our side failed: {error}"),
+                pause=True,
+            )
+        self.journal.append(TrialEnded(trial=number, state=ended.state, diagnosis=ended.diagnosis, extent=ended.extent))
+        return ended
+
+    def _attempts(self, number: int, proposal: Proposal, launch: LaunchSpec) -> Ended:
+        for attempt in range(1, ATTEMPTS + 1):
+            diagnosis = self._attempt(number, attempt, proposal, launch)
+            if diagnosis is None:
+                return Ended(state=TrialState.COMPLETE)
+            if diagnosis.failure not in AGAIN:
+                break
+        if diagnosis.failure in NOT_ITS_FAULT:
+            pause = not (diagnosis.failure is Failure.FOREIGN and self.conduct.foreign == "skip")
+            return Ended(state=TrialState.FAILED, diagnosis=diagnosis, pause=pause)
+        measured = self.journal.ledger.trial(number).measurements
+        extent = f"fits up to C={max(m.cell.concurrency for m in measured)}" if measured else "not at all"
+        return Ended(state=TrialState.INFEASIBLE, diagnosis=diagnosis, extent=extent)
+
+    def _attempt(self, number: int, attempt: int, proposal: Proposal, launch: LaunchSpec) -> Diagnosis | None:
+        """Launch once and measure the cells that are missing. None = all of them; else why not."""
+        deployer = self.deployer
+        observed = deployer.observe()
+        log = self.log_of(number, attempt)
+        self.journal.append(
+            DeployStarted(
+                trial=number,
+                attempt=attempt,
+                launch=str(masked(launch)),
+                undo=tuple(str(s) for s in deployer.target.restore(observed)),
+                files=observed.files,
+            )
+        )
+        running: Running | None = None
+        cell: Cell | None = None
+        try:
+            running = deployer.start(launch, observed, log)
+            effective = deployer.engine.effective(deployer.evidence(running))
+            self.journal.append(_finished(number, attempt, running, effective))
+            wrong, findings = differences(self._asked(proposal.setting), effective)
+            if wrong is not None:
+                return wrong
+            for cell in proposal.cells:
+                if self.journal.ledger.trial(number).measurement(cell) is None:
+                    self._measure(running, self._job(number, attempt, proposal, cell), findings)
+        except (StartFailed, Spoiled) as failed:
+            void = Void(cell=cell, attempt=attempt, diagnosis=failed.diagnosis)
+            self.journal.append(Voided(trial=number, void=void))
+            return failed.diagnosis
+        finally:
+            with self.shield():
+                self._give_back(number, running, observed)
+        return None
+
+    def _measure(self, running: Running, job: Job, findings: tuple[Finding, ...]) -> None:
+        self.journal.append(MeasureStarted(trial=job.trial, attempt=job.attempt, cell=job.cell))
+        measurement: Measurement = self.measurer.measure(running, job)
+        known = {f.code for f in measurement.findings}
+        extra = tuple(f for f in findings if f.code not in known)
+        self.journal.append(
+            Measured(measurement=msgspec.structs.replace(measurement, findings=(*measurement.findings, *extra)))
+        )
+
+    def _job(self, number: int, attempt: int, proposal: Proposal, cell: Cell) -> Job:
+        return Job(
+            trial=number,
+            attempt=attempt,
+            round=proposal.round,
+            cell=cell,
+            cells=proposal.cells,
+            asked=self._asked(proposal.setting),
+        )
+
+    def _asked(self, setting: Setting) -> Setting:
+        return self.problem.kept.merged(setting)
+
+    def _give_back(self, number: int, running: Running | None, observed: Observed) -> None:
+        clock = self.deployer.clock
+        self.journal.append(Returning(trial=number))
+        began = clock.now_ns()
+        ended = str(self.deployer.give_back(running, observed)) if running is not None else "did not become ready"
+        self.journal.append(Returned(trial=number, took_s=(clock.now_ns() - began) / 1e9, ended=ended))
+
+    # --- the answer
+
+    def _decide(self, reason: str, *, finished: bool) -> Recommendation:
+        history = self.journal.ledger.history()
+        if not history.complete():
+            self.journal.append(SessionClosed(reason=reason, finished=finished))
+            kind = NothingFeasibleError if finished else NoAnswerError
+            raise kind(
+                f"{reason}; no setting has been measured completely. `leadline report` shows what happened to each."
+            )
+        recommendation = recommend(self.problem, history, self.problem.seed)
+        self.journal.append(Decided(recommendation=recommendation))
+        self.journal.append(SessionClosed(reason=reason, finished=finished))
+        if all(g.setting is None for g in recommendation.goals):
+            kind = NothingFeasibleError if finished else NoAnswerError
+            raise kind(f"{reason}; " + "; ".join(f"{g.goal}: {g.reason}" for g in recommendation.goals))
+        return recommendation
+
+    def _paused(self, proposal: Proposal, ended: Ended) -> LeadlineError:
+        why = ended.diagnosis.reason if ended.diagnosis else "unknown"
+        what = f" What to do: {ended.diagnosis.remedy}." if ended.diagnosis and ended.diagnosis.remedy else ""
+        self.journal.append(SessionClosed(reason=f"paused: {why}", finished=False))
+        return NoAnswerError(
+            f"paused at {proposal.setting}: {why}.{what} The service has been given back; `leadline run` goes on."
+        )
+
+
+def _finished(number: int, attempt: int, running: Running, effective: Effective) -> DeployFinished:
+    return DeployFinished(
+        trial=number,
+        attempt=attempt,
+        pid=running.pid,
+        start_id=running.start_id,
+        load_s=running.load_s,
+        effective=effective,
+    )
+
+
+def preview(strategy: Strategy, problem: Problem, history: History, most: int = 10_000) -> list[Proposal]:
+    """What the strategy would still ask for if every trial went well: the same pure function that `run` obeys."""
+    coming: list[Proposal] = []
+    trials = list(history.trials)
+    while len(coming) < most:
+        now = msgspec.structs.replace(history, trials=tuple(trials))
+        answer = strategy.propose(problem, now, 1, random.Random(problem.seed))
+        if isinstance(answer, Done):
+            break
+        coming.append(answer[0])
+        trials.append(Trial(id=len(trials) + 1, proposal=answer[0], state=TrialState.COMPLETE))
+    return coming

@@ -1,0 +1,1 @@
+"""The append-only record of a campaign: events, their fold, and the file."""

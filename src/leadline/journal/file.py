@@ -1,0 +1,168 @@
+"""The journal: one line of JSON per event, in order; the only state of a campaign.
+
+Guarantees. An event is on disk (fsync of the file, and of the folder when the file is new) before `append` returns, so
+that intent is recorded before its effect. A torn last line (no newline: we died while writing) is cut on open, and
+said. A bad line anywhere else is refused with its number: nothing is skipped silently. One writer: the lock names its
+owner and reason, and ends with the process. Replaying the lines gives the campaign's whole state.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from leadline.codec import from_json, reader, to_json
+from leadline.errors import JournalError
+from leadline.journal.events import AnyEvent
+from leadline.journal.ledger import Ledger
+
+NAME = "journal.jsonl"
+_read_event = reader(AnyEvent)
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """A journal that was read. `torn` = the bytes after the last newline."""
+
+    ledger: Ledger
+    entries: tuple[AnyEvent, ...]
+    good_bytes: int
+    torn: bytes = b""
+
+
+def replay(path: Path) -> Replay:
+    """Read without a lock and without repairing. An absent file is an empty campaign.
+
+    Raises JournalError with the number of a line that is not ours or cannot follow.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    *lines, torn = data.split(b"\n")
+    ledger = Ledger()
+    entries: list[AnyEvent] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            event: AnyEvent = _read_event(line)
+            ledger.apply(event)
+        except (ValueError, JournalError) as error:
+            raise JournalError(
+                f"{path}: line {number} cannot be trusted: {error}. Nothing was changed. The events before it are "
+                f"good: to go on from there, keep a copy and remove this line and those after it."
+            ) from error
+        entries.append(event)
+    return Replay(ledger=ledger, entries=tuple(entries), good_bytes=len(data) - len(torn), torn=torn)
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a campaign."""
+
+    pid: int
+    host: str
+    user: str
+    reason: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}, pid {self.pid} on {self.host} ({self.user}), since {self.since}"
+
+
+class Journal:
+    """The one writer. Use as a context manager; `watch` is called with every event after it is safe on disk."""
+
+    def __init__(self, path: Path, *, reason: str, utc: Callable[[], str]) -> None:
+        """Lock, read, cut a torn tail. Raises JournalError when somebody else holds it or a line cannot be trusted."""
+        self.path = path
+        self.watch: Callable[[AnyEvent], None] = lambda event: None
+        self._utc = utc
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(path.with_suffix(".lock"), reason, utc())
+        try:
+            read = replay(path)
+            self.ledger = read.ledger
+            self.repaired = ""
+            new = not path.exists()
+            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            if read.torn:
+                os.ftruncate(self._fd, read.good_bytes)
+                self.repaired = f"cut {len(read.torn)} bytes of an unfinished last line"
+            os.fsync(self._fd)
+            if new:
+                _sync_folder(path.parent)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def append(self, event: AnyEvent) -> AnyEvent:
+        """Check that the event may follow, write it, wait until it is on disk, then tell the watcher."""
+        event = msgspec.structs.replace(event, seq=self.ledger.events + 1, at=self._utc())
+        self.ledger.apply(event)
+        self._write(to_json(event) + b"\n")
+        self.watch(event)
+        return event
+
+    def _write(self, line: bytes) -> None:
+        size = os.fstat(self._fd).st_size
+        if os.write(self._fd, line) != len(line):
+            os.ftruncate(self._fd, size)
+            raise JournalError(f"{self.path}: the disk took only a part of an event; free some space and run again")
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+        os.close(self._lock)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def owner_of(path: Path) -> Owner | None:
+    """Who holds the journal now; None when nobody does."""
+    lock = path.with_suffix(".lock")
+    if not lock.exists():
+        return None
+    fd = os.open(lock, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        return _read_owner(fd)
+    finally:
+        os.close(fd)
+
+
+def _lock(path: Path, reason: str, since: str) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = _read_owner(fd)
+        os.close(fd)
+        raise JournalError(
+            f"{path.parent} is held by another process: {owner or 'unknown'}. Wait for it, or `leadline stop` it."
+        ) from None
+    owner = Owner(pid=os.getpid(), host=socket.gethostname(), user=getpass.getuser(), reason=reason, since=since)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, to_json(owner), 0)
+    return fd
+
+
+def _read_owner(fd: int) -> Owner | None:
+    try:
+        return from_json(os.pread(fd, 4096, 0), Owner)
+    except ValueError:
+        return None
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,231 @@
+"""Measure one cell on a running server: load, prove whose numbers these are, and reduce them.
+
+A number is returned only when the server that answered is still the one that was deployed, runs what was asked, and
+served nobody else. Otherwise `Spoiled` says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from leadline import metrics
+from leadline.analysis import audit, stats
+from leadline.deploy import Deployer, Running, differences
+from leadline.errors import LeadlineError
+from leadline.evidence import Diagnosis, Effective, Evidence, Failure
+from leadline.goal import Cell
+from leadline.ports import Loader, LoadPlan, PlannedRequest, Workload
+from leadline.space import Setting
+from leadline.trial import Finding, LoadReport, Measurement, Origin
+
+LAB_MARK = "leadline-lab"
+Sessions = tuple[tuple[PlannedRequest, ...], ...]
+
+
+class Spoiled(LeadlineError):
+    """The measurement may not count; `diagnosis` says why."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        self.diagnosis = diagnosis
+        super().__init__(str(diagnosis))
+
+
+class LoadRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How much load a point gets: `warmup` sessions per user first, then at least `requests` requests and at least
+    `per_user` for each user."""
+
+    warmup: int = 1
+    requests: int = 8
+    per_user: int = 3
+    stall_s: float = 60.0
+
+    def of(self, concurrency: int) -> int:
+        return max(self.requests, self.per_user * concurrency)
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where requests go. `headers` may hold a secret: it is never printed or stored."""
+
+    url: str
+    headers: dict[str, str] = {}
+    ca: str | None = None
+    proxy: str | None = None
+    model: str | None = None
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell to measure in one launch. `cells` = all cells of the launch: those of one workload share no prompt."""
+
+    trial: int
+    attempt: int
+    round: int
+    cell: Cell
+    cells: tuple[Cell, ...]
+    asked: Setting
+
+
+class Measurer(msgspec.Struct, frozen=True, kw_only=True):
+    deployer: Deployer
+    loader: Loader
+    workloads: Mapping[str, Workload]
+    rules: LoadRules
+    endpoint: Endpoint
+    records: Path
+    seed: int
+    keep_foreign: bool = False
+
+    def measure(self, running: Running, job: Job) -> Measurement:
+        """Raises Spoiled; HostError when the load worker itself fails."""
+        plan = self.plan(job)
+        started_at = self.deployer.clock.utc()
+        before = self.deployer.evidence(running)
+        report = self.loader.run(plan, lambda: running.session.exit() is None)
+        after = self.deployer.evidence(running)
+        findings = self._prove(running, job, report, before, after)
+        return self._measurement(job, report, before, after, started_at, findings)
+
+    def plan(self, job: Job) -> LoadPlan:
+        """The same prompts for every setting of a round, others in the next round."""
+        warmup, sessions = self._sessions(job)
+        name = f"trial-{job.trial:03d}-{job.cell}-{job.attempt}.jsonl"
+        return LoadPlan(
+            url=self.endpoint.url,
+            headers=self.endpoint.headers,
+            ca=self.endpoint.ca,
+            proxy=self.endpoint.proxy,
+            concurrency=job.cell.concurrency,
+            warmup=warmup,
+            sessions=sessions,
+            stall_s=self.rules.stall_s,
+            records=str(self.records / name),
+        )
+
+    def _sessions(self, job: Job) -> tuple[Sessions, Sessions]:
+        """Slices of one shuffle of the workload: cells of a launch do not share prompts while there are enough."""
+        workload = self.workloads[job.cell.workload]
+        seed = zlib.crc32(f"{self.seed}/{job.round}/{workload.name}".encode())
+        deck = [tuple(self._with_model(r) for r in s) for s in workload.sessions(workload.available, seed)]
+        at = 0
+        for cell in job.cells:
+            if cell.workload != job.cell.workload:
+                continue
+            turned = deck[at % len(deck) :] + deck[: at % len(deck)]
+            warmup = tuple(turned[: self.rules.warmup * cell.concurrency])
+            sessions = _enough(turned[len(warmup) :], self.rules.of(cell.concurrency))
+            if cell == job.cell:
+                return warmup, sessions
+            at += len(warmup) + len(sessions)
+        raise ValueError(f"{job.cell} is not one of the launch's cells")
+
+    def _with_model(self, request: PlannedRequest) -> PlannedRequest:
+        if self.endpoint.model is None:
+            return request
+        return msgspec.structs.replace(request, body={"model": self.endpoint.model, **request.body})
+
+    def _prove(
+        self, running: Running, job: Job, report: LoadReport, before: Evidence, after: Evidence
+    ) -> tuple[Finding, ...]:
+        engine = self.deployer.engine
+        failed = any(not r.ok for r in report.records)
+        doubt = self.deployer.doubt(running)
+        if doubt is None and engine.restarted(before, after):
+            reason = "the server's counters ran backwards during the measurement: it restarted by itself"
+            doubt = Diagnosis(failure=Failure.RESTARTED, reason=reason, remedy="find what restarts it")
+        if doubt is None and failed:
+            doubt = self.deployer.doubt(running, generate=True)
+        if doubt is not None:
+            raise Spoiled(doubt)
+        foreign = engine.foreign_tokens(before, after, report.records)
+        if foreign and not self.keep_foreign:
+            raise Spoiled(_foreign(foreign))
+        wrong, findings = differences(job.asked, engine.effective(after))
+        if wrong is not None:
+            raise Spoiled(wrong)
+        if foreign:
+            findings += (Finding(code="foreign_requests", message=_foreign(foreign).reason, size=f"{foreign} tokens"),)
+        return findings
+
+    def _measurement(
+        self,
+        job: Job,
+        report: LoadReport,
+        before: Evidence,
+        after: Evidence,
+        started_at: str,
+        findings: tuple[Finding, ...],
+    ) -> Measurement:
+        engine = self.deployer.engine
+        values = metrics.reduce(report)
+        acceptance = engine.acceptance(before, after, report.records)
+        if acceptance is not None:
+            lengths = {
+                "acceptance_length": acceptance.acceptance_length,
+                "drafted_acceptance_length": acceptance.drafted_acceptance_length if job.asked.depth else None,
+            }
+            values.update({k: v for k, v in lengths.items() if v is not None})
+        measured = [r for r in report.records if not r.warmup]
+        plan = self.plan(job)
+        facts = audit.Facts(
+            depth=job.asked.depth, bodies=tuple(r.body for s in plan.sessions for r in s), report=report, values=values,
+            acceptance=acceptance,
+        )  # fmt: skip
+        return Measurement(
+            trial=job.trial,
+            cell=job.cell,
+            attempt=job.attempt,
+            origin=origin(engine.effective(after)),
+            started_at=started_at,
+            window_s=(report.window_end_ns - report.window_start_ns) / 1e9,
+            requests=len(measured),
+            errors=sum(1 for r in measured if not r.ok),
+            prompt_tokens=sum(r.prompt_tokens for r in measured),
+            output_tokens=sum(r.output_tokens for r in measured),
+            values=values,
+            intervals=stats.intervals(report, random.Random(self.seed)),
+            acceptance=acceptance,
+            findings=(*findings, *audit.findings_of(facts)),
+            identity=self._identity(job.cell, engine.effective(after)),
+            records=Path(plan.records).name,
+            records_sha256=_digest(Path(plan.records)),
+        )
+
+    def _identity(self, cell: Cell, effective: Effective) -> dict[str, str]:
+        machine = ", ".join(f"{k} {v}" for k, v in sorted(self.deployer.host.identity().items()))
+        return {
+            "engine": self.deployer.engine.name,
+            "engine_version": effective.version or "unknown",
+            "model": effective.model or "unknown",
+            "machine": machine,
+            "workload": self.workloads[cell.workload].digest,
+        }
+
+
+def origin(effective: Effective) -> Origin:
+    """The lab server says what it is in its version: a simulated number can never pass for a measured one."""
+    return Origin.SIMULATED if LAB_MARK in (effective.version or "") else Origin.MEASURED
+
+
+def _enough(sessions: list[tuple[PlannedRequest, ...]], requests: int) -> Sessions:
+    """The first sessions that hold at least so many requests; all of them when there are fewer."""
+    taken: list[tuple[PlannedRequest, ...]] = []
+    while sessions[len(taken) :] and sum(map(len, taken)) < requests:
+        taken.append(sessions[len(taken)])
+    return tuple(taken)
+
+
+def _foreign(tokens: int) -> Diagnosis:
+    return Diagnosis(
+        failure=Failure.FOREIGN,
+        reason=f"the server generated {tokens} tokens in the window that we did not ask for: somebody else is using it",
+        remedy="drain it (traffic.drain), use traffic.private_port, or say traffic.foreign = 'keep'",
+    )
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
