@@ -10,7 +10,7 @@ import importlib
 import os
 import pkgutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import msgspec
 
 from leadline.campaign import Campaign, Conduct
 from leadline.clock import SystemClock
-from leadline.config import CampaignSpec, Names, Secret, parse_campaign, wait_minutes
+from leadline.config import CampaignSpec, Hours, Names, Secret, parse_campaign, window_allows
 from leadline.deploy import Deployer, Rules
 from leadline.errors import InputError
 from leadline.goal import Budget, Limits, Problem
@@ -30,9 +30,10 @@ from leadline.launch import LaunchSpec
 from leadline.load.loader import ProcessLoader
 from leadline.load.prober import HttpProber
 from leadline.measure import Endpoint, LoadRules, Measurer
-from leadline.ports import Clock, Engine, Host, Loader, Prober, Strategy, Target, Workload
-from leadline.space import Knob, Setting, Space
+from leadline.ports import Clock, Engine, Host, Prober, Strategy, Target, Workload
+from leadline.space import Knob, Setting, Space, Value
 
+DAY_MIN = 24 * 60
 CAMPAIGN_FILE = "campaign.toml"
 
 
@@ -69,6 +70,11 @@ class Folder(msgspec.Struct, frozen=True):
     def inbox(self) -> Inbox:
         return Inbox(self.path / "queue")
 
+    def prepare(self) -> None:
+        """The folders that a launch writes into."""
+        for folder in (self.records, self.path / "logs"):
+            folder.mkdir(exist_ok=True)
+
     def log(self, trial: int, attempt: int) -> str:
         return str(self.path / "logs" / f"trial-{trial:03d}-{attempt}.log")
 
@@ -82,15 +88,26 @@ class Wired(msgspec.Struct, frozen=True, kw_only=True):
     engine: Engine
     target: Target
     host: Host
-    prober: Prober
-    loader: Loader
     clock: Clock
     strategy: Strategy
     workloads: dict[str, Workload]
     base: LaunchSpec
     trial_base: LaunchSpec
     problem: Problem
-    endpoint: Endpoint
+    url: str
+
+    def endpoint(self) -> Endpoint:
+        """Where requests go, secrets resolved: only what sends requests needs them."""
+        service = self.spec.service
+        headers = {k: resolve(v) if isinstance(v, Secret) else v for k, v in service.headers}
+        if service.api_key is not None:
+            headers["Authorization"] = f"Bearer {resolve(service.api_key)}"
+        ca = self.spec.beside(service.ca) if service.ca else None
+        return Endpoint(url=self.url, headers=headers, ca=ca, proxy=service.proxy, model=service.model)
+
+    def prober(self) -> Prober:
+        to = self.endpoint()
+        return HttpProber(to.url, to.headers, to.ca, to.proxy, metrics_url=self.spec.service.metrics_url)
 
     def render(self, setting: Setting) -> LaunchSpec:
         """How a setting is launched in a trial."""
@@ -110,19 +127,21 @@ class Wired(msgspec.Struct, frozen=True, kw_only=True):
             min_free_memory_bytes=int(safety.min_free_memory_gib * 2**30),
         )
         return Deployer(
-            engine=self.engine, target=self.target, host=self.host, prober=self.prober, clock=self.clock, rules=rules,
+            engine=self.engine, target=self.target, host=self.host, prober=self.prober(), clock=self.clock, rules=rules,
             shield=interrupts.shield,
         )  # fmt: skip
 
-    def campaign(self, journal: Journal, interrupts: Interrupts) -> Campaign:
-        """The loop over an open journal."""
+    def campaign(
+        self, journal: Journal, interrupts: Interrupts, on_load: Callable[[int, int, int], None] | None = None
+    ) -> Campaign:
+        """The loop over an open journal. `on_load(done, of, tokens)` hears how a measurement goes on."""
         spec, deployer = self.spec, self.deployer(interrupts)
         measurer = Measurer(
             deployer=deployer,
-            loader=self.loader,
+            loader=ProcessLoader(on_load),
             workloads=self.workloads,
             rules=_load_rules(spec),
-            endpoint=self.endpoint,
+            endpoint=self.endpoint(),
             records=self.folder.records,
             seed=self.problem.seed,
             keep_foreign=spec.traffic.foreign == "keep",
@@ -149,7 +168,6 @@ def wire(campaign: str) -> Wired:
     base = LaunchSpec(argv=spec.service.command, env=spec.service.env, cwd=spec.service.cwd)
     port = spec.traffic.private_port
     trial_base = base if port is None else engine.move(base, port)
-    endpoint = _endpoint(spec, engine, trial_base)
     problem = _problem(spec, engine, base)
     engine.render(base, problem.kept.merged(problem.incumbent))  # a base that cannot be rewritten is refused here
     return Wired(
@@ -158,15 +176,13 @@ def wire(campaign: str) -> Wired:
         engine=engine,
         target=plugin("targets", spec.service.target, "target")(base, spec.beside(spec.service.launch_script)),
         host=plugin("hosts", "local", "host")(),
-        prober=HttpProber(endpoint.url, endpoint.headers, endpoint.ca, endpoint.proxy, spec.service.metrics_url),
-        loader=ProcessLoader(),
         clock=SystemClock(),
         strategy=plugin("strategies", spec.budget.strategy, "strategy"),
         workloads={w.name: _workload(spec, w.name) for w in spec.workloads},
         base=base,
         trial_base=trial_base,
         problem=problem,
-        endpoint=endpoint,
+        url=_url(spec, engine, trial_base),
     )
 
 
@@ -213,8 +229,8 @@ def _problem(spec: CampaignSpec, engine: Engine, base: LaunchSpec) -> Problem:
         else Knob(name=k.name, values=k.values, flag=k.name.partition(":")[2])
         for k in spec.knobs
     )
-    today = engine.parse(base)
-    missing = [k.name for k in knobs if k.name not in today]
+    today = {k.name: _today(engine, base, k) for k in knobs}
+    missing = [name for name, value in today.items() if value is None]
     if missing:
         raise InputError(
             f"{spec.path}: service.command does not set {', '.join(missing)}, so today's value is not known; write it "
@@ -222,7 +238,7 @@ def _problem(spec: CampaignSpec, engine: Engine, base: LaunchSpec) -> Problem:
         )
     return Problem(
         space=Space(knobs=knobs),
-        incumbent=today.only([k.name for k in knobs]),
+        incumbent=Setting.of({k: v for k, v in today.items() if v is not None}),
         goals=spec.goals,
         kept=spec.keep,
         limits=Limits(max_oom_chance=spec.safety.max_oom_chance, may_change_output=spec.safety.may_change_output),
@@ -233,21 +249,19 @@ def _problem(spec: CampaignSpec, engine: Engine, base: LaunchSpec) -> Problem:
     )
 
 
-def _endpoint(spec: CampaignSpec, engine: Engine, trial_base: LaunchSpec) -> Endpoint:
-    service = spec.service
+def _today(engine: Engine, base: LaunchSpec, knob: Knob) -> Value | None:
+    """Today's value of a knob; a bare flag that is not there is off."""
+    value = engine.value(base, knob.name)
+    bare = all(isinstance(v, bool) for v in knob.values)
+    return False if value is None and bare else value
+
+
+def _url(spec: CampaignSpec, engine: Engine, trial_base: LaunchSpec) -> str:
+    """The service's URL; with a private port always the launch's own address."""
+    if spec.service.url is not None and spec.traffic.private_port is None:
+        return spec.service.url.rstrip("/")
     host, port = engine.address(trial_base)
-    own = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
-    headers = {k: resolve(v) if isinstance(v, Secret) else v for k, v in service.headers}
-    if service.api_key is not None:
-        headers["Authorization"] = f"Bearer {resolve(service.api_key)}"
-    url = own if spec.traffic.private_port is not None or service.url is None else service.url
-    return Endpoint(
-        url=url.rstrip("/"),
-        headers=headers,
-        ca=spec.beside(service.ca) if service.ca else None,
-        proxy=service.proxy,
-        model=service.model,
-    )
+    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
 
 
 def resolve(secret: Secret, environ: Mapping[str, str] = os.environ) -> str:
@@ -274,7 +288,7 @@ def _workload(spec: CampaignSpec, name: str) -> Workload:
         return built_in
     source = spec.beside(entry.file or "")
     try:
-        lines = Path(source).read_text(encoding="utf-8").splitlines()
+        lines = Path(source).read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise InputError(f"{spec.path}: workloads.{name}.file: cannot read {source}: {error.strerror}") from error
     own: Workload = plugin("workloads", "file", "FileWorkload")(name, lines, source, entry.body)
@@ -294,7 +308,17 @@ def _conduct(spec: CampaignSpec) -> Conduct:
         foreign=traffic.foreign,
         max_restarts=window.max_restarts,
         max_minutes_without_service=window.max_minutes_without_service,
-        wait_s=lambda minutes: wait_minutes(window.hours, clock.minute_of_day(), minutes) * 60.0,
+        wait_s=lambda minutes: 60.0 * _wait_minutes(window.hours, clock.minute_of_day(), minutes),
         drain=traffic.drain,
         undrain=traffic.undrain,
+    )
+
+
+def _wait_minutes(hours: Sequence[Hours], now: int, needed: float) -> int:
+    """Minutes until work of that length may begin. Raises InputError when no span of the hours is long enough."""
+    for wait in range(DAY_MIN):
+        if window_allows(hours, now + wait, needed):
+            return wait
+    raise InputError(
+        f"one launch takes {needed:.0f} min, longer than any span of window.hours: {', '.join(map(str, hours))}"
     )

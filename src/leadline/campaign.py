@@ -15,18 +15,21 @@ import msgspec
 from leadline.analysis.recommend import recommend
 from leadline.answer import Recommendation
 from leadline.deploy import Deployer, Running, StartFailed, differences
-from leadline.errors import HostError, InterruptedRun, LeadlineError, NoAnswerError, NothingFeasibleError
+from leadline.errors import HostError, InputError, InterruptedRun, LeadlineError, NoAnswerError, NothingFeasibleError
 from leadline.evidence import Diagnosis, Effective, Failure
 from leadline.goal import Cell, Problem
 from leadline.journal.events import (
+    CampaignStarted,
     Decided,
     DeployFinished,
     DeployStarted,
     Measured,
     MeasureStarted,
+    ProblemChanged,
     Returned,
     Returning,
     SessionClosed,
+    SessionOpened,
     SettingQueued,
     TrialEnded,
     TrialPlanned,
@@ -39,7 +42,6 @@ from leadline.ports import Done, Observed, Strategy
 from leadline.space import Setting
 from leadline.trial import Finding, History, Measurement, Proposal, Trial, TrialState, Void
 
-ATTEMPTS = 2
 AGAIN = {Failure.NOT_GENERATING, Failure.RESTARTED, Failure.FOREIGN}
 NOT_ITS_FAULT = {Failure.RESTARTED, Failure.FOREIGN, Failure.PORT_IN_USE}
 
@@ -191,12 +193,11 @@ class Campaign(msgspec.Struct, kw_only=True):
         return ended
 
     def _attempts(self, number: int, proposal: Proposal, launch: LaunchSpec) -> Ended:
-        for attempt in range(1, ATTEMPTS + 1):
-            diagnosis = self._attempt(number, attempt, proposal, launch)
-            if diagnosis is None:
-                return Ended(state=TrialState.COMPLETE)
-            if diagnosis.failure not in AGAIN:
-                break
+        diagnosis = self._attempt(number, 1, proposal, launch)
+        if diagnosis is not None and diagnosis.failure in AGAIN:
+            diagnosis = self._attempt(number, 2, proposal, launch)
+        if diagnosis is None:
+            return Ended(state=TrialState.COMPLETE)
         if diagnosis.failure in NOT_ITS_FAULT:
             pause = not (diagnosis.failure is Failure.FOREIGN and self.conduct.foreign == "skip")
             return Ended(state=TrialState.FAILED, diagnosis=diagnosis, pause=pause)
@@ -278,8 +279,10 @@ class Campaign(msgspec.Struct, kw_only=True):
             raise kind(
                 f"{reason}; no setting has been measured completely. `leadline report` shows what happened to each."
             )
-        recommendation = recommend(self.problem, history, self.problem.seed)
-        self.journal.append(Decided(recommendation=recommendation))
+        recommendation = recommend(self.problem, history)
+        known = self.journal.ledger.decided
+        if known is None or known.recommendation != recommendation:
+            self.journal.append(Decided(recommendation=recommendation))
         self.journal.append(SessionClosed(reason=reason, finished=finished))
         if all(g.setting is None for g in recommendation.goals):
             kind = NothingFeasibleError if finished else NoAnswerError
@@ -287,12 +290,38 @@ class Campaign(msgspec.Struct, kw_only=True):
         return recommendation
 
     def _paused(self, proposal: Proposal, ended: Ended) -> LeadlineError:
-        why = ended.diagnosis.reason if ended.diagnosis else "unknown"
-        what = f" What to do: {ended.diagnosis.remedy}." if ended.diagnosis and ended.diagnosis.remedy else ""
+        why = ended.diagnosis.reason.rstrip(".") if ended.diagnosis else "unknown"
+        what = f" What to do: {ended.diagnosis.remedy.rstrip('.')}." if ended.diagnosis and ended.diagnosis.remedy else ""
         self.journal.append(SessionClosed(reason=f"paused: {why}", finished=False))
         return NoAnswerError(
             f"paused at {proposal.setting}: {why}.{what} The service has been given back; `leadline run` goes on."
         )
+
+
+def begin(journal: Journal, start: CampaignStarted, session: SessionOpened) -> None:
+    """Take a journal up: a new campaign, or one that goes on. Raises InputError when it was another service's.
+
+    Goals, knobs and budget may have changed meanwhile; today's setting, engine and target may not.
+    """
+    known, problem = journal.ledger.started, journal.ledger.problem
+    if known is None or problem is None:
+        journal.append(start)
+    else:
+        for what, then, now in (
+            ("engine", known.engine, start.engine),
+            ("target", known.target, start.target),
+            ("today's launch", known.launch, start.launch),
+            ("kept knobs", str(problem.kept), str(start.problem.kept)),
+            ("the knobs' names", problem.space.names(), start.problem.space.names()),
+        ):
+            if then != now:
+                raise InputError(
+                    f"this folder holds a campaign with another {what}: then {then}, now {now}. Its numbers cannot be "
+                    f"compared with new ones: use a new folder, or put campaign.toml back."
+                )
+        if problem != start.problem:
+            journal.append(ProblemChanged(problem=start.problem, config_digest=start.config_digest))
+    journal.append(session)
 
 
 def _finished(number: int, attempt: int, running: Running, effective: Effective) -> DeployFinished:
@@ -309,11 +338,11 @@ def _finished(number: int, attempt: int, running: Running, effective: Effective)
 def preview(strategy: Strategy, problem: Problem, history: History, most: int = 10_000) -> list[Proposal]:
     """What the strategy would still ask for if every trial went well: the same pure function that `run` obeys."""
     coming: list[Proposal] = []
-    trials = list(history.trials)
+    trials = [msgspec.structs.replace(t, state=TrialState.COMPLETE) if t.live else t for t in history.trials]
     while len(coming) < most:
         now = msgspec.structs.replace(history, trials=tuple(trials))
         answer = strategy.propose(problem, now, 1, random.Random(problem.seed))
-        if isinstance(answer, Done):
+        if isinstance(answer, Done) or not answer:
             break
         coming.append(answer[0])
         trials.append(Trial(id=len(trials) + 1, proposal=answer[0], state=TrialState.COMPLETE))

@@ -68,7 +68,7 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
 
     def observe(self) -> Observed:
         """The service as it is; changes nothing."""
-        return self.target.interpret([self._run(s) for s in self.target.observe() if isinstance(s, Run)])
+        return observe(self.target, self.host)
 
     def refuse_if_taken(self, launch: LaunchSpec) -> None:
         """Raises RefusedError that names the owner when somebody listens where this launch would."""
@@ -107,7 +107,7 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
         try:
             for step in self.target.plan(launch, observed, log):
                 with self.shield():
-                    session = self.execute(step, session) or session
+                    session = execute(self.host, step, session) or session
             if session is None:
                 raise HostError(f"the plan of target {self.target.name} starts no server")
             self._wait_ready(session, launch, log)
@@ -162,7 +162,7 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
         ended = running.session.end(self.rules.grace_s)
         for step in self.target.restore(observed):
             if not isinstance(step, Stop):
-                self.execute(step, None)
+                execute(self.host, step, None)
         host, port = self.engine.address(running.launch)
         owner = self.host.listener(host, port)
         if owner is not None and running.session.owns(owner.pid):
@@ -170,44 +170,6 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
                 f"the server that we started still listens on port {port} (pid {owner.pid}): stop it now by hand"
             )
         return ended
-
-    def execute(self, step: Step, session: Session | None) -> Session | None:
-        """One Step. An `expect` that no longer holds is refused: somebody else changed the file."""
-        match step:
-            case Start():
-                return self.host.start(step)
-            case Stop():
-                if session is not None:
-                    session.end(step.grace_s)
-            case Run():
-                done = self._run(step)
-                if done.code != 0:
-                    error = done.stderr.decode(errors="replace").strip()
-                    raise HostError(f"{' '.join(step.argv)} ended with {done.code}: {error}")
-            case Put():
-                self._expect(step.path, step.expect)
-                self.host.write(step.path, step.content.encode(), step.mode)
-            case Remove():
-                self._expect(step.path, step.expect)
-                self.host.remove(step.path)
-        return None
-
-    def digest(self, path: str) -> str:
-        """SHA-256 of a file on the host, or "absent"."""
-        content = self.host.read(path)
-        return "absent" if content is None else hashlib.sha256(content).hexdigest()
-
-    def _expect(self, path: str, expected: str) -> None:
-        found = self.digest(path)
-        if found != expected:
-            raise RefusedError(
-                f"{path} is not as it was when this was planned (then {expected[:12]}, now {found[:12]}): somebody "
-                f"else changed it. Nothing was written; look at it and plan again."
-            )
-
-    def _run(self, step: Run) -> Completed:
-        argv = ("sudo", "-n", *step.argv) if step.sudo else step.argv
-        return self.host.run(argv, timeout_s=step.timeout_s)
 
     def _wait_ready(self, session: Session, launch: LaunchSpec, log: str) -> None:
         health = next(p for p in self.engine.probes() if p.name == "health")
@@ -277,6 +239,53 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
         return self.engine.diagnose(
             Evidence(log=self.host.log(log), argv=launch.argv, process=session.process(), exit=session.exit())
         )
+
+
+def observe(target: Target, host: Host) -> Observed:
+    """The service as it is; changes nothing."""
+    return target.interpret([_run(host, s) for s in target.observe() if isinstance(s, Run)])
+
+
+def execute(host: Host, step: Step, session: Session | None = None) -> Session | None:
+    """One Step. A Start gives the session that it began. An `expect` that no longer holds is refused."""
+    match step:
+        case Start():
+            return host.start(step)
+        case Stop():
+            if session is not None:
+                session.end(step.grace_s)
+        case Run():
+            done = _run(host, step)
+            if done.code != 0:
+                error = done.stderr.decode(errors="replace").strip()
+                raise HostError(f"{' '.join(step.argv)} ended with {done.code}: {error}")
+        case Put():
+            _expect(host, step.path, step.expect)
+            host.write(step.path, step.content.encode(), step.mode)
+        case Remove():
+            _expect(host, step.path, step.expect)
+            host.remove(step.path)
+    return None
+
+
+def digest(host: Host, path: str) -> str:
+    """SHA-256 of a file on the host, or "absent"."""
+    content = host.read(path)
+    return "absent" if content is None else hashlib.sha256(content).hexdigest()
+
+
+def _expect(host: Host, path: str, expected: str) -> None:
+    found = digest(host, path)
+    if found != expected:
+        raise RefusedError(
+            f"{path} is not as it was when this was planned (then {expected[:12]}, now {found[:12]}): somebody else "
+            f"changed it. Nothing was written; look at it and plan again."
+        )
+
+
+def _run(host: Host, step: Run) -> Completed:
+    argv = ("sudo", "-n", *step.argv) if step.sudo else step.argv
+    return host.run(argv, timeout_s=step.timeout_s)
 
 
 def differences(asked: Setting, found: Effective) -> tuple[Diagnosis | None, tuple[Finding, ...]]:

@@ -38,4 +38,6 @@ def _read(path: Path) -> Setting:
     try:
         return Setting.parse(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path}: {error}. Remove the file, or queue the setting again with `leadline try`.") from error
+        raise InputError(
+            f"{path}: {error}. Remove the file, or queue the setting again with `leadline try`."
+        ) from error

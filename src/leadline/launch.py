@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import msgspec
 
+_SECRET_NAME = re.compile(r"KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|TOKEN(?!S|IZ)", re.IGNORECASE)
+_SECRET_FLAG = re.compile(
+    r"--(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password))(?P<value>=.*)?", re.DOTALL
+)
+
 
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to execute: argv with the program first; `env` holds only what we add; `cwd` None = the host's default."""
+    """What to execute: argv with the program first; `env` holds only what we add; `cwd` None = the host's default.
+
+    As text it is a command line without secrets; `argv` and `env` hold them in clear.
+    """
 
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
     cwd: str | None = None
 
     def __str__(self) -> str:
-        return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in self.env), shlex.join(self.argv)])
+        shown = masked(self)
+        return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in shown.env), shlex.join(shown.argv)])
+
+
+def masked(launch: LaunchSpec) -> LaunchSpec:
+    """The launch with `<secret:NAME>` for each value that looks like a secret, for printing and storing.
+
+    Secret are: the value of an environment variable with KEY, TOKEN, SECRET, PASSWORD or the like in its name; the
+    words after `--api-key`, `--hf-token` and the like up to the next flag (vLLM takes several keys). Judged by name
+    alone, so a secret under an innocent name stays. May be repeated.
+    """
+    env = tuple((name, f"<secret:{name}>" if _SECRET_NAME.search(name) else value) for name, value in launch.env)
+    argv: list[str] = []
+    hiding = ""
+    for i, word in enumerate(launch.argv):
+        flag = _SECRET_FLAG.fullmatch(word)
+        just_after = i > 0 and hiding != "" and argv[-1].startswith("--")
+        if hiding and (just_after or not word.startswith("-")):
+            argv.append(f"<secret:{hiding}>")
+        elif flag and flag["value"] is not None:
+            argv.append(f"--{flag['name']}=<secret:{flag['name']}>")
+            hiding = ""
+        else:
+            argv.append(word)
+            hiding = flag["name"] if flag else ""
+    return msgspec.structs.replace(launch, argv=tuple(argv), env=env)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):

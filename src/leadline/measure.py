@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,8 +17,8 @@ import msgspec
 from leadline import metrics
 from leadline.analysis import audit, stats
 from leadline.deploy import Deployer, Running, differences
-from leadline.errors import LeadlineError
-from leadline.evidence import Diagnosis, Effective, Evidence, Failure
+from leadline.errors import InputError, LeadlineError
+from leadline.evidence import Acceptance, Diagnosis, Effective, Evidence, Failure
 from leadline.goal import Cell
 from leadline.ports import Loader, LoadPlan, PlannedRequest, Workload
 from leadline.space import Setting
@@ -92,7 +92,9 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
 
     def plan(self, job: Job) -> LoadPlan:
         """The same prompts for every setting of a round, others in the next round."""
-        warmup, sessions = self._sessions(job)
+        workload = self.workloads[job.cell.workload]
+        seed = zlib.crc32(f"{self.seed}/{job.round}/{workload.name}".encode())
+        warmup, sessions = cut(workload, job.cell, job.cells, self.rules, seed)
         name = f"trial-{job.trial:03d}-{job.cell}-{job.attempt}.jsonl"
         return LoadPlan(
             url=self.endpoint.url,
@@ -100,33 +102,19 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
             ca=self.endpoint.ca,
             proxy=self.endpoint.proxy,
             concurrency=job.cell.concurrency,
-            warmup=warmup,
-            sessions=sessions,
+            warmup=self._with_model(warmup),
+            sessions=self._with_model(sessions),
             stall_s=self.rules.stall_s,
             records=str(self.records / name),
         )
 
-    def _sessions(self, job: Job) -> tuple[Sessions, Sessions]:
-        """Slices of one shuffle of the workload: cells of a launch do not share prompts while there are enough."""
-        workload = self.workloads[job.cell.workload]
-        seed = zlib.crc32(f"{self.seed}/{job.round}/{workload.name}".encode())
-        deck = [tuple(self._with_model(r) for r in s) for s in workload.sessions(workload.available, seed)]
-        at = 0
-        for cell in job.cells:
-            if cell.workload != job.cell.workload:
-                continue
-            turned = deck[at % len(deck) :] + deck[: at % len(deck)]
-            warmup = tuple(turned[: self.rules.warmup * cell.concurrency])
-            sessions = _enough(turned[len(warmup) :], self.rules.of(cell.concurrency))
-            if cell == job.cell:
-                return warmup, sessions
-            at += len(warmup) + len(sessions)
-        raise ValueError(f"{job.cell} is not one of the launch's cells")
-
-    def _with_model(self, request: PlannedRequest) -> PlannedRequest:
-        if self.endpoint.model is None:
-            return request
-        return msgspec.structs.replace(request, body={"model": self.endpoint.model, **request.body})
+    def _with_model(self, sessions: Sessions) -> Sessions:
+        model = self.endpoint.model
+        if model is None:
+            return sessions
+        return tuple(
+            tuple(msgspec.structs.replace(r, body={"model": model, **r.body}) for r in session) for session in sessions
+        )
 
     def _prove(
         self, running: Running, job: Job, report: LoadReport, before: Evidence, after: Evidence
@@ -161,14 +149,8 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
         findings: tuple[Finding, ...],
     ) -> Measurement:
         engine = self.deployer.engine
-        values = metrics.reduce(report)
         acceptance = engine.acceptance(before, after, report.records)
-        if acceptance is not None:
-            lengths = {
-                "acceptance_length": acceptance.acceptance_length,
-                "drafted_acceptance_length": acceptance.drafted_acceptance_length if job.asked.depth else None,
-            }
-            values.update({k: v for k, v in lengths.items() if v is not None})
+        values = values_of(report, acceptance)
         measured = [r for r in report.records if not r.warmup]
         plan = self.plan(job)
         facts = audit.Facts(
@@ -204,6 +186,43 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
             "machine": machine,
             "workload": self.workloads[cell.workload].digest,
         }
+
+
+def cut(
+    workload: Workload, cell: Cell, cells: Sequence[Cell], rules: LoadRules, seed: int
+) -> tuple[Sessions, Sessions]:
+    """Warm-up and measured sessions of a cell: a slice of one shuffle of the workload.
+
+    Cells of one launch share no prompt while there are enough of them; within a cell no prompt ever repeats.
+    """
+    deck = [tuple(session) for session in workload.sessions(workload.available, seed)]
+    at = 0
+    for other in cells:
+        if other.workload != cell.workload:
+            continue
+        turned = deck[at % len(deck) :] + deck[: at % len(deck)]
+        warmup = tuple(turned[: rules.warmup * other.concurrency])
+        sessions = _enough(turned[len(warmup) :], rules.of(other.concurrency))
+        if other == cell:
+            if sum(map(len, sessions)) < rules.of(cell.concurrency):
+                raise InputError(
+                    f"workload {workload.name} has {workload.available} sessions, too few for {cell}: it needs "
+                    f"{len(warmup)} to warm up and {rules.of(cell.concurrency)} requests to measure. Lower "
+                    f"load.requests, load.per_user or load.warmup, or give a file with more."
+                )
+            return warmup, sessions
+        at += len(warmup) + len(sessions)
+    raise ValueError(f"{cell} is not one of the launch's cells")
+
+
+def values_of(report: LoadReport, acceptance: Acceptance | None) -> dict[str, float]:
+    """All metrics of a load, acceptance included where the engine counts it."""
+    values = metrics.reduce(report)
+    if acceptance is not None and acceptance.acceptance_length is not None:
+        values["acceptance_length"] = acceptance.acceptance_length
+        if acceptance.drafted_acceptance_length is not None:
+            values["drafted_acceptance_length"] = acceptance.drafted_acceptance_length
+    return values
 
 
 def origin(effective: Effective) -> Origin:

@@ -137,6 +137,12 @@ METRICS: dict[str, Metric] = {
         ),
         Metric(name="drafted_acceptance_length", unit="tok/round", better="", formula="1 + accepted / drafting rounds"),
         Metric(name="tokens_per_chunk", unit="tok", better="", formula="output tokens / chunks with text"),
+        Metric(
+            name="cached_frac",
+            unit="",
+            better="",
+            formula="prompt tokens that came from the prompt cache / prompt tokens",
+        ),
     )
 }
 STATS = ("mean", "p50", "p90", "p99")
@@ -188,6 +194,9 @@ def reduce(report: LoadReport) -> dict[str, float]:
     chunks = sum(len(r.chunk_ns) for r in good)
     if chunks:
         values["tokens_per_chunk"] = sum(r.output_tokens for r in good) / chunks
+    prompt_tokens = sum(r.prompt_tokens for r in good)
+    if prompt_tokens:
+        values["cached_frac"] = sum(r.cached_tokens for r in good) / prompt_tokens
     for name, sample in SAMPLES.items():
         data = sorted(x for r in good for x in sample(r))
         if data:

@@ -26,7 +26,7 @@ from leadline.evidence import (
 )
 from leadline.goal import Problem
 from leadline.launch import LaunchSpec, Start, Step
-from leadline.space import Knob, Setting
+from leadline.space import Knob, Setting, Value
 from leadline.trial import History, LoadReport, Proposal, RequestRecord
 
 
@@ -66,6 +66,8 @@ class Engine(Protocol):
 
     name: str
     default_port: int
+    programs: tuple[str, ...]
+    """File names of the programs that start it, to tell the engine from a command line."""
 
     def knobs(self, version: str | None) -> Sequence[Knob]:
         """Canonical knobs of that version, with the engine's flag beside each name; `values` is empty."""
@@ -75,6 +77,9 @@ class Engine(Protocol):
 
     def parse(self, launch: LaunchSpec) -> Setting:
         """The canonical setting that a command line has in force, defaults included where they are known."""
+
+    def value(self, launch: LaunchSpec, name: str) -> Value | None:
+        """What a launch has in force for one knob, `flag:--NAME` and `env:NAME` included; None = it does not say."""
 
     def address(self, launch: LaunchSpec) -> tuple[str, int]:
         """Host and port that the launch will listen on."""
@@ -134,7 +139,7 @@ class Target(Protocol):
     def rollout(self, launch: LaunchSpec, present: str, note: str) -> Sequence[Step]:
         """Steps that make a launch the permanent one; `present` = SHA-256 of the file they replace, or "absent".
 
-        They refuse while an earlier rollout is in force: take that one back first.
+        They fail rather than overwrite what an earlier rollout kept: take that one back first.
         """
 
     def rollout_path(self) -> str:

@@ -23,7 +23,13 @@ class TrialState(StrEnum):
 
 _NEXT = {
     TrialState.PLANNED: {TrialState.DEPLOYING, TrialState.FAILED, TrialState.INTERRUPTED},
-    TrialState.DEPLOYING: {TrialState.DEPLOYING, TrialState.MEASURING, TrialState.INFEASIBLE, TrialState.FAILED, TrialState.INTERRUPTED},
+    TrialState.DEPLOYING: {
+        TrialState.DEPLOYING,
+        TrialState.MEASURING,
+        TrialState.INFEASIBLE,
+        TrialState.FAILED,
+        TrialState.INTERRUPTED,
+    },
     TrialState.MEASURING: {
         TrialState.DEPLOYING,  # once more, after a void measurement
         TrialState.COMPLETE,

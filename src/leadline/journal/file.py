@@ -12,7 +12,9 @@ import fcntl
 import getpass
 import os
 import socket
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -73,11 +75,21 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 class Journal:
     """The one writer. Use as a context manager; `watch` is called with every event after it is safe on disk."""
 
-    def __init__(self, path: Path, *, reason: str, utc: Callable[[], str]) -> None:
-        """Lock, read, cut a torn tail. Raises JournalError when somebody else holds it or a line cannot be trusted."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        reason: str,
+        utc: Callable[[], str],
+        shield: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Lock, read, cut a torn tail. A stop signal waits (`shield`) while an event is written.
+
+        Raises JournalError when somebody else holds it or a line cannot be trusted.
+        """
         self.path = path
         self.watch: Callable[[AnyEvent], None] = lambda event: None
-        self._utc = utc
+        self._utc, self._shield = utc, shield
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(path.with_suffix(".lock"), reason, utc())
         try:
@@ -98,10 +110,11 @@ class Journal:
 
     def append(self, event: AnyEvent) -> AnyEvent:
         """Check that the event may follow, write it, wait until it is on disk, then tell the watcher."""
-        event = msgspec.structs.replace(event, seq=self.ledger.events + 1, at=self._utc())
-        self.ledger.apply(event)
-        self._write(to_json(event) + b"\n")
-        self.watch(event)
+        with self._shield():
+            event = msgspec.structs.replace(event, seq=self.ledger.events + 1, at=self._utc())
+            self.ledger.apply(event)
+            self._write(to_json(event) + b"\n")
+            self.watch(event)
         return event
 
     def _write(self, line: bytes) -> None:
@@ -139,18 +152,27 @@ def owner_of(path: Path) -> Owner | None:
 
 def _lock(path: Path, reason: str, since: str) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _try_lock(fd):
         owner = _read_owner(fd)
         os.close(fd)
         raise JournalError(
             f"{path.parent} is held by another process: {owner or 'unknown'}. Wait for it, or `leadline stop` it."
-        ) from None
+        )
     owner = Owner(pid=os.getpid(), host=socket.gethostname(), user=getpass.getuser(), reason=reason, since=since)
     os.ftruncate(fd, 0)
     os.pwrite(fd, to_json(owner), 0)
     return fd
+
+
+def _try_lock(fd: int) -> bool:
+    """Half a second of patience: `owner_of` in another process holds the lock for a moment to look."""
+    for _ in range(10):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.05)
+    return False
 
 
 def _read_owner(fd: int) -> Owner | None:

@@ -1,0 +1,107 @@
+"""`leadline apply`."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import click
+
+from leadline.cli.common import campaign_argument, confirm, emit, json_option, yes_option
+
+if TYPE_CHECKING:
+    from leadline.build import Wired
+    from leadline.space import Setting
+
+
+@click.command("apply", epilog="Example: leadline apply ./my-campaign --goal interactive")
+@campaign_argument
+@click.option("--goal", help="The recommendation for this goal. Default: the one setting for all goals.")
+@click.option("--setting", "words", help='A setting that this campaign has measured, like "depth=4".')
+@yes_option
+@json_option
+def command(campaign: str, goal: str | None, words: str | None, yes: bool, as_json: bool) -> None:
+    """Write the launch script of a setting that ran; the previous script is kept. Restarts nothing.
+
+    `leadline undo` puts the previous script back.
+    """
+    from leadline.applied import Applied
+    from leadline.build import wire
+    from leadline.deploy import digest, execute
+    from leadline.interrupts import Interrupts
+    from leadline.launch import Put
+    from leadline.outlook import difference
+
+    wired = wire(campaign)
+    _refuse_twice(wired)
+    setting = _chosen(wired, goal, words)
+    launch = wired.permanent(setting)
+    removed, added = difference(wired.base, launch)
+    with Interrupts().installed() as interrupts:
+        path = wired.target.rollout_path()
+        note = f"{setting}, written {wired.clock.utc()} from campaign {wired.folder.path.name}"
+        present = digest(wired.host, path)
+        steps = wired.target.rollout(launch, present, note)
+        content = next(s.content for s in steps if isinstance(s, Put) and s.path == path)
+        if not as_json:
+            click.echo("\n".join([f"setting  {setting}", *(f"  - {u}" for u in removed), *(f"  + {u}" for u in added)]))
+            click.echo("\n".join(str(s) for s in steps))
+        confirm(f"Write {path}?", yes=yes)
+        with interrupts.shield():
+            applied = Applied(
+                path=path,
+                setting=str(setting),
+                at=wired.clock.utc(),
+                written=hashlib.sha256(content.encode()).hexdigest(),
+                previous=present,
+            )
+            applied.write(wired.folder.path)
+            for step in steps:
+                execute(wired.host, step)
+    if as_json:
+        emit({"setting": setting, "path": path, "removed": removed, "added": added, "steps": [str(s) for s in steps]})
+    else:
+        click.echo(f"written: {path}. Start your service with it; `leadline undo` puts the previous one back.")
+
+
+def _refuse_twice(wired: Wired) -> None:
+    """One applied setting at a time: the script kept from before must be the operator's own."""
+    from leadline.applied import Applied
+    from leadline.errors import RefusedError
+
+    applied = Applied.read(wired.folder.path)
+    if applied is not None:
+        raise RefusedError(f"{applied.setting} is applied already ({applied.path}): `leadline undo` first")
+
+
+def _chosen(wired: Wired, goal: str | None, words: str | None) -> Setting:
+    from leadline.errors import InputError
+    from leadline.journal.file import replay
+    from leadline.space import Setting
+
+    ledger = replay(wired.folder.journal).ledger
+    if words is not None:
+        try:
+            setting = wired.problem.incumbent.merged(Setting.parse(words))
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        ran = {t.setting for t in ledger.history().complete()}
+        if setting not in ran:
+            raise InputError(
+                f"{setting} has not run in this campaign, and only what ran is applied; measured are "
+                f"{', '.join(map(str, ran)) or 'none'}. `leadline try` measures it."
+            )
+        return setting
+    if ledger.decided is None:
+        raise InputError("this campaign has no recommendation yet: `leadline run` goes on with it")
+    answer = ledger.decided.recommendation
+    if goal is None:
+        chosen, why = answer.single, answer.single_reason
+    else:
+        found = next((g for g in answer.goals if g.goal == goal), None)
+        if found is None:
+            raise InputError(f"no goal named {goal!r}; there are {', '.join(g.goal for g in answer.goals)}")
+        chosen, why = found.setting, found.reason
+    if chosen is None:
+        raise InputError(f"nothing is recommended: {why}")
+    return chosen

@@ -1,0 +1,41 @@
+"""What commands share: the campaign argument, JSON output, and asking before anything is started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from leadline.errors import InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def campaign_argument(function: F) -> F:
+    return click.argument("campaign", default=".", required=False)(function)
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
+
+
+def yes_option(function: F) -> F:
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(function)
+
+
+def emit(value: object) -> None:
+    """A value as JSON on standard output."""
+    from leadline.codec import to_pretty
+
+    click.echo(to_pretty(value))
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only with --yes or a typed yes. Raises InputError without a terminal to ask on, Abort on no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError(f"{question} There is no terminal to ask on: say --yes.")
+    click.confirm(question, abort=True, err=True)

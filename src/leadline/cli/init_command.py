@@ -1,0 +1,64 @@
+"""`leadline init`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from leadline.cli.common import emit, json_option
+
+DEPTHS = (0, 2, 4, 6, 8)
+
+
+@click.command("init", epilog="Example: leadline init --folder ./my-campaign -- llama-server -m model.gguf --port 8080")
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option("--folder", default=".", help="Where campaign.toml goes. Default: here.")
+@click.option("--engine", help="Which engine the command starts; found from its program when left out.")
+@json_option
+def command(argv: tuple[str, ...], folder: str, engine: str | None, as_json: bool) -> None:
+    """Write a commented campaign.toml from the command line that starts your server today.
+
+    An existing campaign.toml is never overwritten.
+    """
+    from leadline.build import names, plugin
+    from leadline.config import parse_campaign, template
+    from leadline.errors import RefusedError
+    from leadline.launch import LaunchSpec
+
+    if len(argv) == 1 and " " in argv[0]:
+        argv = tuple(shlex.split(argv[0]))
+    name = engine or _engine_of(argv)
+    launch = LaunchSpec(argv=tuple(argv))
+    dialect = plugin("engines", name, "engine")
+    today = dialect.parse(launch)
+    dialect.render(launch, today)
+    path = Path(folder) / "campaign.toml"
+    if path.exists():
+        raise RefusedError(f"{path} exists already and is left as it is; name another folder, or remove it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    depths = sorted({*DEPTHS, today.depth})
+    keep = today.only(["spec_method", "draft_model"])
+    if "spec_method" not in keep:
+        keep = keep.of({**dict(keep), "spec_method": "ngram-simple"})
+    text = template(list(argv), today.only(["depth"]), name, dialect.address(launch)[1], depths, keep)
+    parse_campaign(text, str(path), names())  # a command line may hold what must not be written, like a secret
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    if as_json:
+        emit({"written": str(path), "engine": name, "today": today})
+    else:
+        click.echo(f"written: {path} (today: {today}). Read it, then: leadline plan {path.parent}")
+
+
+def _engine_of(argv: tuple[str, ...]) -> str:
+    """The engine by the name of the program, anywhere in the command."""
+    from leadline.build import found, plugin
+    from leadline.errors import InputError
+
+    for name in found("engines"):
+        programs = plugin("engines", name, "engine").programs
+        if any(Path(word).name in programs for word in argv):
+            return name
+    raise InputError(f"cannot tell the engine from {argv[0]!r}; say --engine with one of {', '.join(found('engines'))}")

@@ -1,0 +1,120 @@
+"""`leadline plan`."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from leadline.cli.common import campaign_argument, emit, json_option
+
+if TYPE_CHECKING:
+    from leadline.build import Wired
+    from leadline.outlook import Outlook
+
+
+@click.command("plan", epilog="Example: leadline plan ./my-campaign --json")
+@campaign_argument
+@json_option
+def command(campaign: str, as_json: bool) -> None:
+    """Show each setting's exact difference to today's command line, the restarts, the minutes, and the way back.
+
+    Changes nothing on disk and starts nothing.
+    """
+    from leadline.build import wire
+
+    wired = wire(campaign)
+    outlook = look(wired)
+    if as_json:
+        emit(outlook)
+    else:
+        click.echo("\n".join(lines(wired, outlook)))
+
+
+def look(wired: Wired) -> Outlook:
+    """What is still to come, timed by what is known of this campaign."""
+    from leadline.journal.file import replay
+    from leadline.outlook import look_ahead
+    from leadline.rehearsal import Rehearsal
+
+    ledger = replay(wired.folder.journal).ledger
+    rehearsal = Rehearsal.read(wired.folder.path)
+    trial_s, based_on = None, "nothing was timed yet: `leadline rehearse` times the load"
+    if ledger.trial_seconds:
+        trial_s = sum(ledger.trial_seconds) / len(ledger.trial_seconds)
+        based_on = f"the {len(ledger.trial_seconds)} launches so far took {trial_s:.0f} s each"
+    elif rehearsal is not None:
+        trial_s = rehearsal.load_s + rehearsal.back_s
+        based_on = f"loads alone, {trial_s:.0f} s each as rehearsed; the measurements come on top"
+    return look_ahead(
+        problem=wired.problem,
+        strategy=wired.strategy,
+        history=ledger.history(),
+        render=wired.render,
+        base=wired.trial_base,
+        guard=wired.target.guarantee,
+        trial_s=trial_s,
+        based_on=based_on,
+    )
+
+
+def lines(wired: Wired, outlook: Outlook) -> list[str]:
+    """The plan for people."""
+    width = min(100, shutil.get_terminal_size((100, 24)).columns)
+    spec = wired.spec
+    out = [
+        f"service    {spec.service.engine}, target {spec.service.target}, {wired.url}",
+        f"today      {wired.problem.incumbent}",
+        *_wrapped("           ", outlook.today, width),
+        f"measured   {', '.join(outlook.cells)}",
+        f"launches   {outlook.launches} ({spec.budget.rounds} rounds, {len(outlook.settings)} settings)",
+        f"without    {_minutes(outlook.minutes)} ({outlook.based_on})",
+        *_latest(outlook),
+        *_wrapped("guard      ", wired.target.guarantee, width),
+        f"limits     {_limits(wired)}",
+        "",
+        "setting, launches, difference to today's command",
+    ]
+    for row in outlook.settings:
+        mark = " (today)" if row.incumbent else ""
+        out.append(f"  {row.setting!s:<24} {row.launches}x{mark}")
+        if row.refused:
+            out.append(f"      refused: {row.refused}")
+        out += [f"      - {unit}" for unit in row.removed] + [f"      + {unit}" for unit in row.added]
+        if not row.removed and not row.added and not row.refused:
+            out.append("      (none)")
+    return out
+
+
+def _wrapped(label: str, text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=label, subsequent_indent=" " * 11, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _minutes(minutes: float | None) -> str:
+    return "service: time not known" if minutes is None else f"service: about {minutes:.1f} min"
+
+
+def _latest(outlook: Outlook) -> list[str]:
+    if outlook.minutes is None:
+        return []
+    end = datetime.now() + timedelta(minutes=outlook.minutes)
+    return [f"returned   about {end:%H:%M} if started now"]
+
+
+def _limits(wired: Wired) -> str:
+    window, budget = wired.spec.window, wired.spec.budget
+    parts = [f"hours {', '.join(map(str, window.hours))}"] if window.hours else ["any hour"]
+    for name, value in (
+        ("launches", budget.max_launches),
+        ("minutes", budget.max_minutes),
+        ("restarts", window.max_restarts),
+        ("minutes without service", window.max_minutes_without_service),
+    ):
+        if value is not None:
+            parts.append(f"at most {value:g} {name}")
+    return ", ".join(parts)

@@ -1,0 +1,134 @@
+"""`leadline rehearse`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from leadline.cli.common import campaign_argument, confirm, emit, json_option, yes_option
+
+if TYPE_CHECKING:
+    from leadline.build import Wired
+    from leadline.deploy import Deployer
+    from leadline.interrupts import Interrupts
+    from leadline.ports import Observed
+    from leadline.rehearsal import Rehearsal
+
+POLL_S = 0.02
+
+
+@click.command("rehearse", epilog="Example: leadline rehearse ./my-campaign")
+@campaign_argument
+@yes_option
+@json_option
+@click.option("--child", is_flag=True, hidden=True)
+def command(campaign: str, yes: bool, as_json: bool, child: bool) -> None:
+    """Prove the way back before anything is tried: two starts on today's setting, nothing else.
+
+    First a process of ours starts the server and is killed with SIGKILL in the middle of the load: nothing of the
+    server may be left. Then the server is loaded to its first token, timed, and ended in order.
+    """
+    from leadline.build import wire
+    from leadline.interrupts import Interrupts
+    from leadline.journal.file import Journal
+
+    wired = wire(campaign)
+    wired.folder.prepare()
+    with Interrupts().installed() as interrupts:
+        if child:
+            _start_and_wait(wired, interrupts)
+            return
+        question = f"Start the server twice on today's setting ({wired.problem.incumbent}), and kill ourselves once?"
+        confirm(question, yes=yes)
+        with Journal(wired.folder.journal, reason="leadline rehearse", utc=wired.clock.utc):
+            result = _rehearse(wired, interrupts, campaign)
+    result.write(wired.folder.path)
+    if as_json:
+        emit(result)
+        return
+    click.echo(f"killed in the middle of a load: nothing was left after {result.killed_back_s:.2f} s")
+    click.echo(
+        f"loaded on {result.setting} to the first token in {result.load_s:.1f} s, ended in {result.back_s:.2f} s"
+    )
+    click.echo("the port is free, as before; `leadline plan` now knows the time of a load")
+
+
+def _rehearse(wired: Wired, interrupts: Interrupts, campaign: str) -> Rehearsal:
+    from leadline.rehearsal import Rehearsal
+
+    deployer, clock = wired.deployer(interrupts), wired.clock
+    launch = wired.render(wired.problem.incumbent)
+    deployer.refuse_if_taken(launch)
+    killed_back_s = _kill_ourselves(wired, deployer, campaign)
+    observed = deployer.observe()
+    running = deployer.start(launch, observed, wired.folder.log(0, 2))
+    with interrupts.shield():
+        began = clock.now_ns()
+        deployer.give_back(running, observed)
+    return Rehearsal(
+        at=clock.utc(),
+        setting=str(wired.problem.incumbent),
+        load_s=running.load_s,
+        back_s=(clock.now_ns() - began) / 1e9,
+        killed_back_s=killed_back_s,
+    )
+
+
+def _kill_ourselves(wired: Wired, deployer: Deployer, campaign: str) -> float:
+    """Seconds from the SIGKILL of a child that holds the server until the server is gone."""
+    from leadline.errors import HostError, NotGivenBackError
+
+    argv = [sys.executable, "-m", "leadline", "rehearse", campaign, "--child"]
+    child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    try:
+        pid = _server_pid(child.stdout)
+    finally:
+        child.kill()
+        child.wait()
+    if pid is None:
+        raise HostError("the rehearsal's child did not start the server; its message is above")
+    clock = wired.clock
+    began = clock.now_ns()
+    limit_s = wired.spec.safety.grace_s + 2
+    while _alive(pid) or deployer.host.listener(*wired.engine.address(wired.trial_base)) is not None:
+        if clock.now_ns() - began > limit_s * 1e9:
+            raise NotGivenBackError(
+                f"Leadline was killed and the server (pid {pid}) was still there {limit_s:g} s later"
+            )
+        clock.sleep(POLL_S)
+    return (clock.now_ns() - began) / 1e9
+
+
+def _server_pid(stdout: IO[str]) -> int | None:
+    line = stdout.readline().split()
+    return int(line[1]) if line[:1] == ["started"] else None
+
+
+def _alive(pid: int) -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _start_and_wait(wired: Wired, interrupts: Interrupts) -> None:
+    """The child: starts the server, says so, and holds it until it is killed or its parent goes."""
+    from leadline.deploy import execute
+    from leadline.launch import Start
+
+    deployer = wired.deployer(interrupts)
+    launch = wired.render(wired.problem.incumbent)
+    observed: Observed = deployer.observe()
+    for step in wired.target.plan(launch, observed, wired.folder.log(0, 1)):
+        session = execute(wired.host, step)
+        if isinstance(step, Start) and session is not None:
+            process = session.process()
+            click.echo(f"started {process.pid if process else 0}")
+            sys.stdin.read()
+            session.end(wired.spec.safety.grace_s)

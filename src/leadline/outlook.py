@@ -1,0 +1,115 @@
+"""What a campaign would do, as a value: each setting's exact difference, launches, time, and the way back.
+
+Pure but for the clock's reading: changes nothing. `run` executes the very launches that are shown here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from leadline.campaign import preview
+from leadline.errors import InputError
+from leadline.goal import Problem
+from leadline.launch import LaunchSpec, masked
+from leadline.ports import Strategy
+from leadline.space import Setting
+from leadline.trial import History
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting: the launch it becomes (secrets masked), the words it removes from and adds to today's, and why the
+    engine refuses it ("" = it does not)."""
+
+    setting: Setting
+    incumbent: bool
+    launches: int
+    launch: str = ""
+    removed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    refused: str = ""
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """`minutes` = estimate for all launches to come, None before a load was timed; `based_on` says what it rests on."""
+
+    today: str
+    settings: tuple[Difference, ...]
+    launches: int
+    minutes: float | None
+    based_on: str
+    guard: str
+    cells: tuple[str, ...]
+
+
+def difference(before: LaunchSpec, after: LaunchSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Words (and NAME=value) that the second launch lacks, and those that it adds; values stay with their flags."""
+    old, new = _units(before), _units(after)
+    removed: list[str] = []
+    added: list[str] = []
+    for op, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if op != "equal":
+            removed += old[a:b]
+            added += new[c:d]
+    return tuple(removed), tuple(added)
+
+
+def _units(launch: LaunchSpec) -> list[str]:
+    """Environment and words, a flag and its value as one unit."""
+    shown = masked(launch)
+    units = [f"{k}={v}" for k, v in shown.env]
+    for word in shown.argv:
+        follows_flag = bool(units) and units[-1].startswith("-") and " " not in units[-1]
+        if follows_flag and not word.startswith("--") and not (word.startswith("-") and not _number(word)):
+            units[-1] += f" {word}"
+        else:
+            units.append(word)
+    return units
+
+
+def _number(word: str) -> bool:
+    return word.lstrip("-").replace(".", "", 1).isdigit()
+
+
+def look_ahead(
+    *,
+    problem: Problem,
+    strategy: Strategy,
+    history: History,
+    render: Callable[[Setting], LaunchSpec],
+    base: LaunchSpec,
+    guard: str,
+    trial_s: float | None,
+    based_on: str,
+) -> Outlook:
+    """What is still to come. `trial_s` = seconds of one launch, None when nothing was timed yet."""
+    coming = preview(strategy, problem, history)
+    counts = Counter(p.setting for p in coming)
+    ordered = sorted(counts, key=lambda s: (s != problem.incumbent, s.depth, str(s)))
+    settings = tuple(_difference(s, counts[s], problem.incumbent, render, base) for s in ordered)
+    return Outlook(
+        today=str(masked(base)),
+        settings=settings,
+        launches=len(coming),
+        minutes=None if trial_s is None else len(coming) * trial_s / 60,
+        based_on=based_on,
+        guard=guard,
+        cells=tuple(str(c) for c in problem.cells()),
+    )
+
+
+def _difference(
+    setting: Setting, launches: int, incumbent: Setting, render: Callable[[Setting], LaunchSpec], base: LaunchSpec
+) -> Difference:
+    is_today = setting == incumbent
+    try:
+        launch = render(setting)
+    except InputError as error:
+        return Difference(setting=setting, incumbent=is_today, launches=launches, refused=str(error))
+    removed, added = difference(base, launch)
+    return Difference(
+        setting=setting, incumbent=is_today, launches=launches, launch=str(masked(launch)), removed=removed, added=added
+    )
