@@ -30,6 +30,7 @@ from leadline.launch import LaunchSpec
 from leadline.load.loader import ProcessLoader
 from leadline.load.prober import HttpProber
 from leadline.measure import Endpoint, LoadRules, Measurer
+from leadline.outlook import difference
 from leadline.ports import Clock, Engine, Host, Prober, Strategy, Target, Workload
 from leadline.space import Knob, Setting, Space, Value
 
@@ -229,6 +230,7 @@ def _problem(spec: CampaignSpec, engine: Engine, base: LaunchSpec) -> Problem:
         else Knob(name=k.name, values=k.values, flag=k.name.partition(":")[2])
         for k in spec.knobs
     )
+    knobs = tuple(_with_own_flag(engine, base, spec.keep, k) for k in knobs)
     today = {k.name: _today(engine, base, k) for k in knobs}
     missing = [name for name, value in today.items() if value is None]
     if missing:
@@ -247,6 +249,19 @@ def _problem(spec: CampaignSpec, engine: Engine, base: LaunchSpec) -> Problem:
         ),
         seed=spec.budget.seed,
     )
+
+
+def _with_own_flag(engine: Engine, base: LaunchSpec, kept: Setting, knob: Knob) -> Knob:
+    """The knob with the one flag that changes here when its value does: an engine's depth has a flag per method."""
+    values = [v for v in knob.values if v != 0][:2]
+    if len(values) < 2:
+        return knob
+    try:
+        one, other = (engine.render(base, kept.merged(Setting.of({knob.name: v}))) for v in values)
+    except InputError:
+        return knob
+    flags = sorted({unit.split()[0].split("=")[0] for unit in difference(one, other)[1]})
+    return msgspec.structs.replace(knob, flag=" ".join(flags)) if flags else knob
 
 
 def _today(engine: Engine, base: LaunchSpec, knob: Knob) -> Value | None:

@@ -291,7 +291,9 @@ class Campaign(msgspec.Struct, kw_only=True):
 
     def _paused(self, proposal: Proposal, ended: Ended) -> LeadlineError:
         why = ended.diagnosis.reason.rstrip(".") if ended.diagnosis else "unknown"
-        what = f" What to do: {ended.diagnosis.remedy.rstrip('.')}." if ended.diagnosis and ended.diagnosis.remedy else ""
+        what = (
+            f" What to do: {ended.diagnosis.remedy.rstrip('.')}." if ended.diagnosis and ended.diagnosis.remedy else ""
+        )
         self.journal.append(SessionClosed(reason=f"paused: {why}", finished=False))
         return NoAnswerError(
             f"paused at {proposal.setting}: {why}.{what} The service has been given back; `leadline run` goes on."

@@ -16,7 +16,7 @@ import msgspec
 
 from leadline import metrics
 from leadline.analysis import audit, stats
-from leadline.deploy import Deployer, Running, differences
+from leadline.deploy import POLL_S, Deployer, Running, differences
 from leadline.errors import InputError, LeadlineError
 from leadline.evidence import Acceptance, Diagnosis, Effective, Evidence, Failure
 from leadline.goal import Cell
@@ -86,9 +86,21 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
         started_at = self.deployer.clock.utc()
         before = self.deployer.evidence(running)
         report = self.loader.run(plan, lambda: running.session.exit() is None)
-        after = self.deployer.evidence(running)
+        after = self._settled(running)
         findings = self._prove(running, job, report, before, after)
         return self._measurement(job, report, before, after, started_at, findings)
+
+    def _settled(self, running: Running) -> Evidence:
+        """The evidence after the load. A server that is alive but answers no more may be starting again: we wait for
+        it as long as for a start, since only its counters tell a restart from a hang."""
+        rules, clock = self.deployer.rules, self.deployer.clock
+        until = clock.now_ns() + rules.start_stall_s * 1e9
+        while True:
+            evidence = self.deployer.evidence(running)
+            health = evidence.replies.get("health")
+            if health is None or health.ok or evidence.exit is not None or clock.now_ns() > until:
+                return evidence
+            clock.sleep(POLL_S)
 
     def plan(self, job: Job) -> LoadPlan:
         """The same prompts for every setting of a round, others in the next round."""

@@ -213,10 +213,12 @@ def test_a_load_ends_early_when_nobody_wants_it_any_more() -> None:
     lab = Lab(QUIET)
     start(lab, 2)
     answers = iter([True, True])
+    before = counters(lab)
     report = lab.loader.run(plan(2, 40), lambda: next(answers, False))
     assert set(errors(report)) == {"stopped"}
     assert len(report.records) < 42
     idle = counters(lab)
+    assert moved(before, idle)["spec_decode_num_draft_tokens_total"] == lab.realised[-1].total.drafted
     assert (idle["requests_processing"], idle["requests_deferred"]) == (0, 0)
 
 

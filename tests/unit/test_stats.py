@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from typing import Any
 
 import pytest
 
@@ -92,9 +93,15 @@ def test_no_interval_from_one_request() -> None:
     assert stats.intervals(report, random.Random(1)) == {}
 
 
-def request(i: int, ttft_s: float, **more: object) -> RequestRecord:
+def request(i: int, ttft_s: float, **more: Any) -> RequestRecord:
     start, first = i * NS, i * NS + int(ttft_s * NS)
-    fields = {"prompt_id": str(i), "user": 0, "intended_ns": start, "start_ns": start, "end_ns": first + NS // 2}
+    fields: dict[str, Any] = {
+        "prompt_id": str(i),
+        "user": 0,
+        "intended_ns": start,
+        "start_ns": start,
+        "end_ns": first + NS // 2,
+    }
     chunks = {"chunk_ns": (first, first + NS // 2), "chunk_tokens": (1.0, 9.0), "output_tokens": 10}
     return RequestRecord(**{**fields, **chunks, **more})
 

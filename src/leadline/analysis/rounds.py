@@ -3,7 +3,8 @@
 A *slot* is a setting in a round; it wants one COMPLETE trial. Rounds 1..R (`budget.rounds`) hold the whole roster, each
 in an order of its own that depends on the seed alone, so that drift of the machine falls on no setting in particular.
 
-- INTERRUPTED: asked again, in the same round. FAILED: asked again once. INFEASIBLE: never again, in no round.
+- INTERRUPTED: asked again, in the same round. FAILED: asked again once; a setting that failed twice and never ran is
+  given up. INFEASIBLE: never again, in no round.
 - Queued by hand: takes part in every round that is still open (some setting of the roster is not done in it), at a
   place drawn for it, or next when that place is past. For the rounds that it came too late for it gets rounds of its
   own, each a pair with one more launch of the incumbent, so that both are measured close in time. Their order
@@ -15,6 +16,7 @@ in an order of its own that depends on the seed alone, so that drift of the mach
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from leadline.goal import Problem
@@ -55,12 +57,15 @@ class _Ledger:
             self.tries.setdefault(slot, []).append(trial.state)
             if trial.live:
                 self.live.add(slot)
+        ran = {t.setting for t in history.complete()}
+        failed = Counter(t.setting for t in history.trials if t.state is TrialState.FAILED)
+        self.hopeless = {s for s, n in failed.items() if n >= ATTEMPTS and s not in ran}
 
     def settled(self, slot: Slot) -> bool:
         """Nothing more will come of it."""
         states = self.tries.get(slot, [])
         failed = states.count(TrialState.FAILED) >= ATTEMPTS
-        return slot[1] in self.infeasible or TrialState.COMPLETE in states or failed
+        return slot[1] in self.infeasible | self.hopeless or TrialState.COMPLETE in states or failed
 
     def due(self, slot: Slot) -> bool:
         return slot not in self.live and not self.settled(slot)

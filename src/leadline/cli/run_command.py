@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from leadline.cli.common import campaign_argument, confirm, emit, json_option, y
 if TYPE_CHECKING:
     from leadline.answer import Recommendation
     from leadline.build import Wired
+    from leadline.journal.events import AnyEvent
 
 
 @click.command("run", epilog="Example: leadline run ./my-campaign --yes")
@@ -48,8 +50,11 @@ def command(campaign: str, yes: bool, as_json: bool) -> None:
         click.echo(f"report: {report}")
 
 
-def sail(wired: Wired) -> Recommendation:
-    """Open the journal and run the campaign with progress on standard error. Stop signals end it in order."""
+def sail(wired: Wired, also: Callable[[AnyEvent], None] = lambda event: None) -> Recommendation:
+    """Open the journal and run the campaign with progress on standard error. Stop signals end it in order.
+
+    `also` is told each event once it is on disk and shown.
+    """
     from leadline import __version__
     from leadline.campaign import begin, preview
     from leadline.cli.progress import Progress, screen
@@ -66,7 +71,12 @@ def sail(wired: Wired) -> Recommendation:
         show = screen()
         ledger = journal.ledger
         progress = Progress(ledger, lambda: len(preview(wired.strategy, wired.problem, ledger.history())), show)
-        journal.watch = progress
+
+        def watch(event: AnyEvent) -> None:
+            progress(event)
+            also(event)
+
+        journal.watch = watch
         start = CampaignStarted(
             name=wired.folder.path.name,
             problem=wired.problem,

@@ -61,7 +61,8 @@ class ClosedLoop:
     """Users that take the next session, send its requests in order, and come back for another; runs once.
 
     Sessions of warm-up come first, with no barrier after them, so that the load is steady from then on. Answers are
-    read beside the load, in small slices, so that no arrival waits long for its time stamp.
+    read beside the load, in small slices, so that no arrival waits long for its time stamp. When as many requests in a
+    row as there are users stall, the server hangs, and the load ends: the others would only wait as long.
     """
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[Progress], None]) -> None:
@@ -80,7 +81,7 @@ class ClosedLoop:
         self._answers: asyncio.Queue[tuple[Raw, Sender] | None] = asyncio.Queue()
         self._records: list[RequestRecord] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._done = self._tokens = 0
+        self._done = self._tokens = self._stalls = 0
         self._start_ns = self._warm_ns = self._end_ns = 0
         self._stopping = False
 
@@ -145,6 +146,9 @@ class ClosedLoop:
                 raw = await client.send(request.wire)
                 self._answers.put_nowait((raw, Sender(request.prompt_id, number, request.turn, session.warmup)))
                 self._done += 1
+                self._stalls = self._stalls + 1 if raw.stalled else 0
+                if self._stalls >= len(self._clients):
+                    self._stopping = True
             if session.warmup and not self._stopping:
                 self._warming -= 1
                 self._warm_ns = time.monotonic_ns()

@@ -117,16 +117,16 @@ class Connection(asyncio.Protocol):
         """Whether the server has been silent for too long; else look again when it could be."""
         silent_s = (time.monotonic_ns() - self._heard_ns) / 1e9
         if silent_s >= self._stall_s:
-            self._finish(f"no byte for {self._stall_s:g} s")
+            self._finish(f"no byte for {self._stall_s:g} s", stalled=True)
         else:
             self._watch = self._loop.call_later(self._stall_s - silent_s, self._look)
 
-    def _finish(self, error: str, *, keep: bool = False) -> None:
+    def _finish(self, error: str, *, keep: bool = False, stalled: bool = False) -> None:
         raw, ended = self._raw, self._ended
         if raw is None or ended is None:
             return
         raw.end_ns = self._heard_ns if not error and not raw.cut else time.monotonic_ns()
-        raw.error = error
+        raw.error, raw.stalled = error, stalled
         self._raw, self._ended, self._pieces = None, None, []
         if self._watch is not None:
             self._watch.cancel()

@@ -24,7 +24,8 @@ _BODY_LIMIT = 65_536  # bytes of an error answer that are looked at
 class Raw:
     """One answer as received: stamps and body bytes, not yet read. Times are nanoseconds of the monotonic clock.
 
-    `cut`: the connection ended before the body did. `error`: why there is no whole answer, in words.
+    `cut`: the connection ended before the body did. `stalled`: we gave it up after too long a silence. `error`: why
+    there is no whole answer, in words.
     """
 
     intended_ns: int
@@ -34,6 +35,7 @@ class Raw:
     content_type: str = ""
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
     cut: bool = False
+    stalled: bool = False
     error: str = ""
 
 

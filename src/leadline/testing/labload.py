@@ -154,21 +154,18 @@ class _Load:
 
     def _advance(self) -> None:
         """One step of the server, or a short wait when none comes."""
-        process, boot = self._process, self._boot_of()
+        process = self._process
         if process is None or process.exit() is not None:
             self._drop("connection reset")
         elif process.stuck():
             self._clock.advance_ns(_POLL_NS)
         else:
+            model = process.model
             for emission in process.step():
                 if emission.id in self._flying:
                     self._hear(self._flying[emission.id], emission)
-            if process.exit() is not None or self._boot_of() != boot:
+            if process.exit() is not None or process.model is not model:
                 self._drop("connection reset")
-
-    def _boot_of(self) -> str:
-        facts = self._process.facts() if self._process is not None else None
-        return facts.start_id if facts else ""
 
     def _hear(self, user: _User, emission: Emission) -> None:
         flight = user.flight

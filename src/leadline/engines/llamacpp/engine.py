@@ -14,7 +14,7 @@ from leadline.trial import RequestRecord
 
 
 class LlamaCpp:
-    """Read from and tried on build 10434. `version` is accepted and not used: the options are the same in 11434."""
+    """Tried on build 10434. Builds are not told apart: `version` is accepted and not used."""
 
     name = "llamacpp"
     programs: tuple[str, ...] = ("llama-server", "llama-server.exe")
