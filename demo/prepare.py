@@ -54,7 +54,7 @@ def _write(kind: str, argv: list[str], passed_over: list[str]) -> None:
 
 
 def _install(requirement: str) -> str:
-    """"" when it is installed, else what pip said last."""
+    """ "" when it is installed, else what pip said last."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", requirement]
     done = subprocess.run(pip, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["pip failed"])[-1]

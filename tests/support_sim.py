@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-
-import msgspec
 
 from leadline.build import plugin
 from leadline.campaign import Campaign, Conduct, begin
@@ -15,6 +14,7 @@ from leadline.journal.file import Journal
 from leadline.journal.ledger import Ledger
 from leadline.launch import LaunchSpec
 from leadline.measure import Endpoint, LoadRules, Measurer
+from leadline.ports import Workload
 from leadline.space import Knob, Setting, Space
 from leadline.targets.command import CommandTarget
 from leadline.testing.lab import Lab
@@ -42,6 +42,7 @@ class Sim:
         requests: int = 8,
         conduct: Conduct | None = None,
         start_stall_s: float = 60.0,
+        workloads: Mapping[str, Workload] | None = None,
     ) -> None:
         self.lab = lab
         self.folder = folder
@@ -58,6 +59,8 @@ class Sim:
         self.rules = Rules(start_stall_s=start_stall_s, ready_s=5.0, grace_s=2.0)
         self.load = LoadRules(requests=requests, per_user=2, stall_s=30.0)
         self.inbox: list[Setting] = []
+        names = {c.workload for c in self.problem.cells()}
+        self.workloads = workloads or {n: plugin("workloads", n, "workload")({}, n) for n in names}
 
     def render(self, setting: Setting) -> LaunchSpec:
         return self.engine.render(BASE, self.problem.kept.merged(setting))
@@ -71,11 +74,10 @@ class Sim:
             clock=self.lab.clock,
             rules=self.rules,
         )
-        names = {c.workload for c in self.problem.cells()}
         measurer = Measurer(
             deployer=deployer,
             loader=self.lab.loader,
-            workloads={n: plugin("workloads", n, "workload")({}, n) for n in names},
+            workloads=self.workloads,
             rules=self.load,
             endpoint=Endpoint(url=f"http://127.0.0.1:{PORT}"),
             records=self.folder,

@@ -175,7 +175,9 @@ def wire(campaign: str) -> Wired:
         folder=folder,
         spec=spec,
         engine=engine,
-        target=plugin("targets", spec.service.target, "target")(base, spec.beside(spec.service.launch_script)),
+        target=plugin("targets", spec.service.target, "target")(
+            base, spec.beside(spec.service.launch_script), spec.safety.grace_s
+        ),
         host=plugin("hosts", "local", "host")(),
         clock=SystemClock(),
         strategy=plugin("strategies", spec.budget.strategy, "strategy"),

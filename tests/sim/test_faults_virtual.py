@@ -27,9 +27,10 @@ def sail(folder: Path, fault: Fault, **options) -> tuple[Sim, object]:
     for _ in range(8):
         try:
             return sim, sim.run()
-        except NoAnswerError as paused:
-            assert "paused" in str(paused)
-            assert sim.ledger().in_force is None
+        except NoAnswerError as stopped:
+            paused = stopped
+        assert "paused" in str(paused)
+        assert sim.ledger().in_force is None
     raise AssertionError("the campaign does not end")
 
 

@@ -167,11 +167,14 @@ def test_it_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     with ScriptedServer(lambda request: [CHUNKED, Act.HANG]) as server:
         plan.write_bytes(codec.to_json(LoadPlan(url=server.url, concurrency=2, sessions=sessions("s", 4))))
         with subprocess.Popen([sys.executable, "-c", program, str(plan)]) as parent:
-            server.wait_for(2)
-            (child,) = psutil.Process(parent.pid).children()
-            assert os.getsid(child.pid) == child.pid, "a terminal's Ctrl-C would reach the worker"
-            ended = os.pidfd_open(child.pid)  # readable once the process has ended, whoever reaps it
-            parent.kill()
+            try:
+                server.wait_for(2)
+                (child,) = psutil.Process(parent.pid).children()
+                ended = os.pidfd_open(child.pid)  # readable once the process has ended, whoever reaps it
+                session = os.getsid(child.pid)
+            finally:
+                parent.kill()
+        assert session == child.pid, "a terminal's Ctrl-C would reach the worker"
         assert select.select([ended], [], [], 20)[0]
         os.close(ended)
 

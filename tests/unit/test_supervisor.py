@@ -54,7 +54,8 @@ class Supervised:
         self.log = folder / "log"
         self.fifo = folder / "sign"
         os.mkfifo(self.fifo)
-        self.sign = Line(os.open(self.fifo, os.O_RDONLY | os.O_NONBLOCK))
+        # Also open for writing by ourselves: it does not end when the first of several writers has gone.
+        self.sign = Line(os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK))
         self.program = subprocess.Popen(
             [sys.executable, "-I", "-S", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
@@ -82,7 +83,10 @@ class Supervised:
 
     def close(self) -> None:
         assert self.program.stdout is not None
-        self.stdin.close()
+        if not self.stdin.closed:
+            with suppress(BrokenPipeError):
+                self.stdin.write(b"end 0\n")
+            self.stdin.close()
         self.program.wait(LIMIT_S)
         self.program.stdout.close()
         os.close(self.sign.fd)
@@ -362,7 +366,7 @@ def test_the_death_of_the_holder_ends_the_server(
     """Also when others that the holder started live on."""
     fifo = tmp_path / "sign"
     os.mkfifo(fifo)
-    sign = Line(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))
+    sign = Line(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))
     argv = [sys.executable, "-c", HOLDER.format(before=before), "-", STUBBORN + FAMILY, str(fifo)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:
         assert holder.stdout is not None

@@ -95,10 +95,11 @@ class LocalSession:
             facts = _machine.facts(server)
             if facts.start_id != self._start_id or server.status() == psutil.STATUS_ZOMBIE:
                 return None
-            family = psutil.Process(self._supervisor.pid).children(recursive=True)
+            outer = psutil.Process(self._supervisor.pid)
+            inner, family = outer.children(), outer.children(recursive=True)
         except psutil.NoSuchProcess:
             return None
-        others = [p for p in family if p.pid != self._pid and p.ppid() != self._supervisor.pid]
+        others = [p for p in family if p != server and p not in inner]
         used = [(facts.rss_bytes, facts.read_bytes), *(_machine.usage(p) for p in others)]
         rss_bytes, read_bytes = (sum(column) for column in zip(*used, strict=True))
         return msgspec.structs.replace(facts, rss_bytes=rss_bytes, read_bytes=read_bytes)

@@ -151,15 +151,14 @@ class Keeper:
         ready = {fd for fd, _ in self._poll.poll(timeout_ms)}
         if self._wake in ready and signal.SIGTERM in os.read(self._wake, 4096) and self._orders is not None:
             self.end(self._grace_s)
-        if self._orders in ready:
-            self._read_orders()
+        if self._orders is not None and self._orders in ready:
+            self._read(self._orders)
 
-    def _read_orders(self) -> None:
-        assert self._orders is not None
-        data = os.read(self._orders, 4096)
+    def _read(self, orders: int) -> None:
+        data = os.read(orders, 4096)
         self._received += data
         if not data:
-            self._poll.unregister(self._orders)
+            self._poll.unregister(orders)
             self.end(self._grace_s)
         self._obey()
 

@@ -59,7 +59,7 @@ class ProcessLoader:
             stopped = watched.follow(alive, self._grace_s)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(self._exit_s)
-            if watched.ended and process.returncode == 0:
+            if watched.ended:
                 return watched.report or read_records(plan.records)
             if stopped and process.returncode == -signal.SIGTERM:  # it had not begun
                 return LoadReport(records=(), window_start_ns=0, window_end_ns=0)

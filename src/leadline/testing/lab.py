@@ -6,6 +6,7 @@ so the same seed and the same calls give the same numbers to the last digit.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
@@ -36,7 +37,8 @@ class Lab:
 
     `processes` = every server ever started here, in order; `realised` = one entry for each load; `files` and
     `squatters` (port -> somebody else's listener) may be changed by a test. `commands` answers what a campaign runs
-    on the host; a program that is not in it is not found, as in a shell. `seed` replaces the spec's.
+    on the host: `sha256sum` and `test -e` over `files`, and what a test adds; another program is not found, as in a
+    shell. `seed` replaces the spec's.
     """
 
     def __init__(self, spec: LabSpec | None = None, *, seed: int | None = None, dialect: Dialect | None = None) -> None:
@@ -46,7 +48,10 @@ class Lab:
         self.clock = VirtualClock()
         self.files: dict[str, LabFile] = {}
         self.squatters: dict[int, ProcessFacts] = {}
-        self.commands: dict[str, Callable[[Sequence[str]], Completed]] = {}
+        self.commands: dict[str, Callable[[Sequence[str]], Completed]] = {
+            "sha256sum": self._sha256sum,
+            "test": self._test,
+        }
         self.ran: list[tuple[str, ...]] = []
         self.processes: list[LabProcess] = []
         self.realised: list[Realised] = []
@@ -87,6 +92,19 @@ class Lab:
         for process in self.processes:
             process.end()
 
+    def _sha256sum(self, argv: Sequence[str]) -> Completed:
+        file = self.files.get(argv[-1])
+        if file is None:
+            return _completed(argv, 1, stderr=f"sha256sum: {argv[-1]}: No such file or directory\n")
+        return _completed(argv, 0, stdout=f"{hashlib.sha256(file.content).hexdigest()}  {argv[-1]}\n")
+
+    def _test(self, argv: Sequence[str]) -> Completed:
+        return _completed(argv, 0 if argv[1] == "-e" and argv[-1] in self.files else 1)
+
+
+def _completed(argv: Sequence[str], code: int, *, stdout: str = "", stderr: str = "") -> Completed:
+    return Completed(argv=tuple(argv), code=code, stdout=stdout.encode(), stderr=stderr.encode())
+
 
 class LabSession:
     """`ports.Session` of a lab process."""
@@ -119,7 +137,7 @@ class LabHost:
         self._lab.ran.append(tuple(argv))
         command = self._lab.commands.get(argv[0])
         if command is None:
-            return Completed(argv=tuple(argv), code=127, stdout=b"", stderr=f"{argv[0]}: not found".encode())
+            return _completed(argv, 127, stderr=f"{argv[0]}: not found\n")
         return command(argv)
 
     def start(self, step: Start) -> Session:
