@@ -37,7 +37,7 @@ def main() -> None:
     for kind, program in (("packaged", _packaged(passed_over)), ("from PATH", _from_path(passed_over))):
         if model is None or program is None:
             continue
-        argv = [program, "-m", str(model), "-t", str(min(4, os.cpu_count() or 1)), "--offline"]
+        argv = [program, "-m", model.name, "-t", str(min(4, os.cpu_count() or 1)), "--offline"]
         problem = _preflight(argv)
         if problem is None:
             return _write(f"llama-server ({kind})", argv, passed_over)
@@ -49,7 +49,8 @@ def _write(kind: str, argv: list[str], passed_over: list[str]) -> None:
     for reason in passed_over:
         print(f"demo: not used: {reason}")
     print(f"demo: the server is {kind}")
-    found = {"kind": kind, "simulated": "SIMULATED" in kind, "argv": argv, "passed_over": passed_over}
+    simulated = "SIMULATED" in kind
+    found = {"kind": kind, "simulated": simulated, "argv": argv, "cwd": str(FOLDER), "passed_over": passed_over}
     (FOLDER / "server.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
@@ -114,7 +115,7 @@ def _preflight(argv: list[str]) -> str | None:
     if done.returncode != 0:
         return f"--version ended with {done.returncode}"
     engine = plugin("engines", "llamacpp", "engine")
-    base = LaunchSpec(argv=(*argv, "-c", "2048", "--port", str(free_port())))
+    base = LaunchSpec(argv=(*argv, "-c", "2048", "--port", str(free_port())), cwd=str(FOLDER))
     launch = engine.render(base, engine.parse(base))
     host, port = engine.address(launch)
     deployer = Deployer(

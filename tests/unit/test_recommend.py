@@ -47,6 +47,20 @@ def test_best_setting_is_recommended_with_its_ratio_to_the_incumbent() -> None:
     assert got.origin is Origin.MEASURED
 
 
+def test_the_incumbent_stays_when_a_higher_score_is_not_shown_to_be_better() -> None:
+    """A service is not changed for a difference that the next launch may take back."""
+    got = recommend(problem(), campaign(flat((80.0, 100.0, 102.0, 99.0, 90.0)), launch_sd=0.05, seed=4))
+    answer = only(got)
+    best = answer.ranking[0]
+    assert best.setting != d(2)
+    assert best.score is not None
+    assert best.score.verdict is Verdict.NO_DIFFERENCE
+    assert (answer.setting, got.single) == (d(2), d(2))
+    assert answer.reason.startswith(f"Keep what you have: {best.setting} scored")
+    assert answer.score is not None
+    assert answer.score.ratio == 1
+
+
 def test_incumbent_is_in_the_ranking_with_exactly_one() -> None:
     ranking = only(recommend(problem(), campaign(flat(PEAK_AT_4), launch_sd=0.02))).ranking
     (row,) = [r for r in ranking if r.setting == d(2)]

@@ -144,7 +144,24 @@ class Contest:
         best = self.feasible[0]
         tied = [s for s in self.feasible[1:] if self._ties(best, s)]
         chosen = min((best, *tied), key=lambda s: (s.depth, s != self.incumbent))
+        if self._only_looks_better(chosen):
+            return self.incumbent, " ".join(self._keep(chosen))
         return chosen, " ".join(self._reason(chosen, best))
+
+    def _only_looks_better(self, setting: Setting) -> bool:
+        """Whether it scored higher than an incumbent that may stay, but is not shown to be better: a service is not
+        changed for a difference that the next launch may take back."""
+        if setting == self.incumbent or self.incumbent not in self.feasible:
+            return False
+        return not self._ties(setting, self.incumbent) and not self.beats_incumbent(setting)
+
+    def beats_incumbent(self, setting: Setting) -> bool:
+        return self.ratio(setting, self.incumbent).verdict is Verdict.BETTER
+
+    def _keep(self, best: Setting) -> Iterable[str]:
+        ratio = self.ratio(best, self.incumbent)
+        yield f"Keep what you have: {best} scored {ratio} times its {self.goal.objective}, but {_pairs(ratio)} cannot"
+        yield "show that it is better. More rounds may."
 
     def _ties(self, best: Setting, other: Setting) -> bool:
         ratio = self.ratio(best, other)

@@ -51,6 +51,8 @@ def _single(contests: Sequence[Contest], answers: Sequence[GoalAnswer]) -> tuple
     worst = {s: min(min(c.ratio(s, own).ratio, 1.0) for c, own in answered) for s in shared}
     incumbent = contests[0].incumbent
     chosen = _least_regret(worst, incumbent, {own for _, own in answered})
+    if incumbent in shared and not any(c.beats_incumbent(chosen) for c, _ in answered):
+        chosen = incumbent  # as for a goal: no change for a difference that is not shown
     losses = tuple(Loss(goal=c.goal.name, ratio=c.ratio(chosen, own)) for c, own in answered)
     reason = _single_reason(chosen, worst[chosen], losses, len(answered))
     if silent:

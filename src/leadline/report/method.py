@@ -24,13 +24,14 @@ def method(report: Report) -> Section:
 def server(report: Report) -> list[tuple[str, str]]:
     """Where the numbers come from; the report's own head shows the same facts."""
     meta = report.meta
+    shown = {meta.engine, meta.engine_version, meta.model, _line(meta.machine)}
     facts = [
         ("server", str(meta.server)),
         ("engine", f"{meta.engine} {meta.engine_version}".strip()),
         ("model", meta.model),
         ("target", meta.target),
         *meta.machine.items(),
-        *((k, v) for k, v in _identity(report).items() if k not in meta.machine),
+        *((k, v) for k, v in _identity(report).items() if v not in shown),
         ("started", meta.started),
         ("ended", meta.ended),
         ("restarts", str(meta.restarts)),
@@ -39,6 +40,11 @@ def server(report: Report) -> list[tuple[str, str]]:
         ("made by", f"Leadline {meta.tool_version}".strip()),
     ]
     return [(k, v) for k, v in facts if v]
+
+
+def _line(machine: dict[str, str]) -> str:
+    """A machine as a measurement's identity names it."""
+    return ", ".join(f"{k} {v}" for k, v in sorted(machine.items()))
 
 
 def _minutes(value: float | None) -> str:

@@ -14,14 +14,30 @@ WIDTH = 100
 GAP = 2
 LONG = 30  # a column wider than this may be folded at its blanks, whatever it holds
 NARROWEST = 16
+BRIEF = ("results", "acceptance")
 
 
-def render(report: Report) -> str:
-    """The whole report; ends with a newline."""
+def render(report: Report, *, brief: bool = False) -> str:
+    """The whole report; ends with a newline. `brief`: answer, results, acceptance, and what else there is."""
     lines = [*_head(report), "", *_answer(report)]
     for section in sections(report):
-        lines += ["", *_section(section)]
+        if not brief or section.anchor in BRIEF:
+            lines += ["", *_section(section)]
+    if brief:
+        lines += _left_out(report)
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _left_out(report: Report) -> list[str]:
+    """What a reader of the brief one must know to be there."""
+    codes = ", ".join(dict.fromkeys(f.finding.code for f in report.findings))
+    told = [f"{_counted(len(report.findings), 'finding')} ({codes})"] if codes else []
+    told += [f"{_counted(len(report.voids), 'void measurement')}, not counted"] if report.voids else []
+    return ["", *_wrap(f"Also in the whole report: {'; '.join(told)}.")] if told else []
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _head(report: Report) -> list[str]:
