@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SAMPLE := kill_random_real_engine or sample
 
-.PHONY: help setup demo test check torture bench docs clean
+.PHONY: help setup demo test check torture torture-sample bench docs clean
 
 help:
 	@echo "make demo     set up and run a real campaign on a real engine (under 6 minutes)"
@@ -44,6 +45,10 @@ check: $(VENV)/.dev
 
 torture: setup
 	$(BIN)/python -m pytest -m torture
+
+# The fixed part of it that every change must pass (.ci/run).
+torture-sample: setup
+	$(BIN)/python -m pytest -m torture -k "$(SAMPLE)"
 
 bench: setup
 	$(BIN)/python bench/run.py

@@ -112,6 +112,12 @@ def test_load_worker_that_cannot_keep_up(lag_p99_ms: float, cpu_share: float, fo
     assert codes(facts(report=report(lag_p99_ms=lag_p99_ms, cpu_share=cpu_share))) == found
 
 
+def test_a_late_stamp_is_judged_by_the_time_that_it_adds_to() -> None:
+    slow = {"ttft_ms.p50": 400.0}
+    assert codes(facts(report=report(lag_p99_ms=19.0), values=slow)) == []
+    assert codes(facts(report=report(lag_p99_ms=21.0), values=slow)) == ["client_limited"]
+
+
 # --- across settings
 
 

@@ -23,6 +23,7 @@ HIGH_EFFICIENCY, HIGH_FROM_DEPTH = 0.80, 5
 CEILING_EFFICIENCY, CEILING_FROM_DEPTH = 0.90, 3
 MAX_ERROR_FRAC = 0.01
 MAX_LAG_MS = 5.0
+MAX_LAG_SHARE = 0.05  # of the median TTFT: what a late stamp may add to it unnoticed
 MAX_CLIENT_CPU = 0.8
 MAX_LENGTH_RATIO = 1.10
 MAX_CACHED_GAP = 0.05
@@ -136,7 +137,8 @@ def _errors(facts: Facts) -> Finding | None:
 
 def _client(facts: Facts) -> Finding | None:
     lag, cpu = facts.report.lag_p99_ms, facts.report.cpu_share
-    if lag <= MAX_LAG_MS and cpu <= MAX_CLIENT_CPU:
+    tolerable_ms = max(MAX_LAG_MS, MAX_LAG_SHARE * facts.values.get("ttft_ms.p50", 0.0))
+    if lag <= tolerable_ms and cpu <= MAX_CLIENT_CPU:
         return None
     return Finding(
         code="client_limited",
