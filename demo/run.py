@@ -15,7 +15,7 @@ from prepare import FOLDER, free_port
 HERE = FOLDER.parent / "demo"
 SLOTS = ["-np", "4", "-c", "8192"]
 TODAY = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "2", "--spec-ngram-simple-size-m", "4"]
-REQUESTS = 8
+REQUESTS = 6
 
 
 def main() -> int:
