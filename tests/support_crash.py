@@ -10,22 +10,23 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
+import msgspec
 import psutil
-from support_lab import LabCampaign
+from support_lab import FAST, LabCampaign
 
-from leadline.codec import to_json
+from leadline.codec import from_json, to_json
 from leadline.hosts import _machine
 from leadline.hosts.local import LocalHost
 from leadline.journal.events import AnyEvent, DeployFinished, tag
 from leadline.journal.file import replay
 from leadline.journal.ledger import Ledger
 from leadline.load.records import read_records
+from leadline.testing.faults import Fault, FaultKind
 from leadline.testing.spec import LabSpec
 from leadline.trial import Trial, TrialState
 
@@ -48,33 +49,83 @@ def wait_until(look: Callable[[], T], what: str, limit_s: float = PATIENCE_S) ->
         time.sleep(0.02)
 
 
+def nohup() -> None:
+    """In a new process: what nohup(1) does."""
+    default_signals()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 def default_signals() -> None:
     """In a new process: what the tests themselves were told to ignore (nohup) is not ignored there."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 
 
+class Terminal:
+    """A terminal window. Whoever waits for a voyage in it reads what it shows, so that it never fills up."""
+
+    def __init__(self) -> None:
+        self._master, self.slave = os.openpty()
+        os.set_blocking(self._master, False)
+        self._open = True
+
+    def enter(self) -> None:
+        """In a new process: it becomes the leader of a session in this terminal, as a shell's job would be."""
+        default_signals()
+        os.login_tty(self.slave)
+
+    def read(self) -> bytes:
+        shown = b""
+        while self._open:
+            try:
+                shown += os.read(self._master, 65536)
+            except OSError:  # nothing now, or nobody is left on the other side
+                break
+        return shown
+
+    def close(self) -> None:
+        """The kernel sends SIGHUP to whoever is in it; reading and writing fail from now on."""
+        self._open = False
+        os.close(self._master)
+
+
 class Voyage:
     """One process of Leadline and all that came from it, which is told by a variable that every child inherits."""
 
     def __init__(
-        self, argv: Sequence[str], out: Path, setup: Callable[[], None] = default_signals, stdio: int | None = None
+        self,
+        argv: Sequence[str],
+        out: Path,
+        *,
+        terminal: Terminal | None = None,
+        setup: Callable[[], None] = default_signals,
+        stderr: int = subprocess.STDOUT,
     ) -> None:
-        """`stdio`: a terminal instead of the file `out`."""
+        """What it says goes to the file `out`. `setup` runs in the new process before the program."""
         self.mark = uuid4().hex
         self.out = out
+        self._terminal = terminal
         with out.open("wb") as file:
             self.process = subprocess.Popen(
                 argv,
-                env={**os.environ, TAG: self.mark},
-                stdin=subprocess.DEVNULL if stdio is None else stdio,
-                stdout=file if stdio is None else stdio,
-                stderr=subprocess.STDOUT,
-                preexec_fn=setup,
+                env={**os.environ, TAG: self.mark, "TERM": "xterm"},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=stderr,
+                preexec_fn=terminal.enter if terminal else setup,
             )
+        if terminal:
+            os.close(terminal.slave)
+
+    def hear(self) -> None:
+        """Take in what a terminal shows."""
+        if self._terminal:
+            with self.out.open("ab") as file:
+                file.write(self._terminal.read())
 
     def crew(self, words: str = "") -> list[psutil.Process]:
         """Living processes of this voyage, the first one left out, whose command line has those words."""
+        self.hear()
         found = []
         for process in psutil.process_iter():
             try:
@@ -120,8 +171,16 @@ class Crash:
         self.voyages: list[Voyage] = []
 
     @classmethod
-    def over(cls, campaign: LabCampaign) -> Crash:
-        return cls(campaign.folder, campaign.port)
+    def lab(cls, folder: Path, **options) -> Crash:
+        campaign = LabCampaign(folder, requests=8, **options)
+        return cls(folder, campaign.port)
+
+    def set_lab(self, **changes: object) -> None:
+        """How the server behaves from its next start on; the command line stays the same, as a campaign demands."""
+        path = self.folder / "lab.json"
+        known = from_json(path.read_bytes(), LabSpec)
+        spec = msgspec.structs.replace(FAST, launch_counter=known.launch_counter, **changes)
+        path.write_bytes(to_json(spec))
 
     def sail(self, **how) -> Voyage:
         """`leadline run --yes`."""
@@ -148,6 +207,7 @@ class Crash:
 
         def look() -> list[AnyEvent]:
             for voyage in self.voyages[-1:]:
+                voyage.hear()
                 assert voyage.process.poll() is None, f"ended before {kind}: {voyage.said()}"
             return [e for e in self.entries() if tag(e) == kind][number - 1 :]
 
@@ -157,7 +217,7 @@ class Crash:
         """What there still is of a voyage: processes, the server of the journal's last launch, a listener."""
         found = [f"{p.pid} {p.name()}" for p in voyage.crew()]
         deployed = [e for e in self.entries() if isinstance(e, DeployFinished)]
-        found += [f"the server, pid {e.pid}" for e in deployed[-1:] if _machine.start_id(e.pid) == e.start_id]
+        found += [f"the server, pid {e.pid}" for e in deployed[-1:] if alive(e)]
         listener = LocalHost().listener("127.0.0.1", self.port)  # asked from the kernel: no connection is made
         return found + ([f"a listener: {listener}"] if listener else [])
 
@@ -172,29 +232,56 @@ class Crash:
         assert not self.left(voyage)
 
 
-@contextmanager
-def crash(campaign: LabCampaign) -> Iterator[Crash]:
-    it = Crash.over(campaign)
+def starting(it: Crash, terminal: Terminal | None = None) -> Voyage:
+    """A voyage in the middle of its first load, which would take minutes."""
+    it.set_lab(load_s=600.0)
+    voyage = it.sail(terminal=terminal)
+    it.await_event("deploy_started")
+    voyage.find("labserver")
+    return voyage
+
+
+def alive(server: DeployFinished) -> bool:
+    """That very process, and not as a dead one that its parent has not looked at."""
     try:
-        yield it
-    finally:
-        it.end()
+        status = psutil.Process(server.pid).status()
+    except psutil.NoSuchProcess:
+        return False
+    return status != psutil.STATUS_ZOMBIE and _machine.start_id(server.pid) == server.start_id
 
 
-def set_lab(campaign: LabCampaign, spec: LabSpec) -> None:
-    """What the next start of the server reads: the command line stays the same, as a campaign demands."""
-    (campaign.folder / "lab.json").write_bytes(to_json(spec))
+def measuring(it: Crash, terminal: Terminal | None = None) -> Voyage:
+    """A voyage in the middle of its first measurement, which would take minutes."""
+    it.set_lab(base_step_ms=500.0)
+    voyage = it.sail(terminal=terminal)
+    it.await_event("measure_started")
+    voyage.find(WORKER)
+    return voyage
 
 
-def slots(history_trials: Sequence[Trial]) -> Counter[tuple[int, str]]:
+def mute(it: Crash) -> Voyage:
+    """A voyage that waits for the first token of a server that says it is healthy."""
+    it.set_lab(faults=(Fault(kind=FaultKind.MUTE),))
+    voyage = it.sail()
+    it.await_event("deploy_started")
+    server = voyage.find("labserver")
+    wait_until(lambda: _talks(server), "a request for a token")
+    return voyage
+
+
+def _talks(server: psutil.Process) -> bool:
+    """Whether somebody is connected to it; a completion that is not answered is the only lasting connection."""
+    return [c.status for c in server.net_connections() if c.status == psutil.CONN_ESTABLISHED] != []
+
+
+def states(ledger: Ledger) -> list[str]:
+    return [str(t.state) for t in ledger.history().trials]
+
+
+def slots(trials: Sequence[Trial]) -> Counter[tuple[int, str]]:
     """How often a setting is COMPLETE in a round."""
-    done = (t for t in history_trials if t.state is TrialState.COMPLETE)
+    done = (t for t in trials if t.state is TrialState.COMPLETE)
     return Counter((t.proposal.round, str(t.setting)) for t in done)
-
-
-def assert_nothing_lost(before: bytes, after: bytes) -> None:
-    """Whatever was in the journal, but for an unfinished last line, is there still."""
-    assert after.startswith(before[: before.rfind(b"\n") + 1])
 
 
 def assert_whole(crash: Crash, settings: Sequence[str], rounds: int = 1) -> Ledger:
@@ -227,7 +314,8 @@ def _assert_answered(ledger: Ledger, settings: Sequence[str]) -> None:
     assert str(recommendation.single) in settings
     for goal in recommendation.goals:
         assert str(goal.setting) in settings
-        assert sorted(str(r.setting) for r in goal.ranking if not r.excluded) == sorted(settings)
+        assert sorted(str(r.setting) for r in goal.ranking) == sorted(settings)
+        assert {str(r.setting): r.excluded for r in goal.ranking if r.excluded} == {}
 
 
 def _assert_reported(crash: Crash, settings: Sequence[str]) -> None:
@@ -242,9 +330,14 @@ def _assert_reported(crash: Crash, settings: Sequence[str]) -> None:
         assert all(p["value"] > 0 for p in objective["points"])
 
 
+def freeze(process: psutil.Process) -> None:
+    """It cannot hear a signal any more, but for SIGKILL."""
+    process.suspend()
+    wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "a process that stands still")
+
+
 def told(pid: int, number: signal.Signals) -> bool:
-    """Whether that signal waits for a process: one that is stopped has been asked to end, and cannot hear it."""
+    """Whether that signal waits for a process: one that is frozen has been asked to end."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     waiting = (int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd:", "ShdPnd:")))
     return any(mask >> (number - 1) & 1 for mask in waiting)
-

@@ -29,7 +29,7 @@ from leadline.journal.file import Journal
 from leadline.launch import LaunchSpec
 from leadline.load.loader import ProcessLoader
 from leadline.load.prober import HttpProber
-from leadline.measure import Endpoint, LoadRules, Measurer
+from leadline.measure import Endpoint, LoadRules, Measurer, cut
 from leadline.outlook import difference
 from leadline.ports import Clock, Engine, Host, Prober, Strategy, Target, Workload
 from leadline.space import Knob, Setting, Space, Value
@@ -100,11 +100,14 @@ class Wired(msgspec.Struct, frozen=True, kw_only=True):
     def endpoint(self) -> Endpoint:
         """Where requests go, secrets resolved: only what sends requests needs them."""
         service = self.spec.service
-        headers = {k: resolve(v) if isinstance(v, Secret) else v for k, v in service.headers}
+        headers = {k: self._resolve(v) if isinstance(v, Secret) else v for k, v in service.headers}
         if service.api_key is not None:
-            headers["Authorization"] = f"Bearer {resolve(service.api_key)}"
+            headers["Authorization"] = f"Bearer {self._resolve(service.api_key)}"
         ca = self.spec.beside(service.ca) if service.ca else None
         return Endpoint(url=self.url, headers=headers, ca=ca, proxy=service.proxy, model=service.model)
+
+    def _resolve(self, secret: Secret) -> str:
+        return resolve(Secret("file", self.spec.beside(secret.value)) if secret.kind == "file" else secret)
 
     def prober(self) -> Prober:
         to = self.endpoint()
@@ -117,6 +120,11 @@ class Wired(msgspec.Struct, frozen=True, kw_only=True):
     def permanent(self, setting: Setting) -> LaunchSpec:
         """How the same setting is launched for good: on the service's own port."""
         return self.engine.render(self.base, self.problem.kept.merged(setting))
+
+    def launches_left(self, launched: int) -> int | None:
+        """What the limits still allow after so many; None = they do not say."""
+        limits = [n for n in (self.spec.budget.max_launches, self.spec.window.max_restarts) if n is not None]
+        return max(0, min(limits) - launched) if limits else None
 
     def deployer(self, interrupts: Interrupts) -> Deployer:
         safety, service = self.spec.safety, self.spec.service
@@ -133,9 +141,14 @@ class Wired(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
     def campaign(
-        self, journal: Journal, interrupts: Interrupts, on_load: Callable[[int, int, int], None] | None = None
+        self,
+        journal: Journal,
+        interrupts: Interrupts,
+        on_load: Callable[[int, int, int], None] | None = None,
+        on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> Campaign:
-        """The loop over an open journal. `on_load(done, of, tokens)` hears how a measurement goes on."""
+        """The loop over an open journal. `on_load(done, of, tokens)` hears how a measurement goes on, `on_wait(s)` that
+        the window is closed for so long."""
         spec, deployer = self.spec, self.deployer(interrupts)
         measurer = Measurer(
             deployer=deployer,
@@ -158,19 +171,24 @@ class Wired(msgspec.Struct, frozen=True, kw_only=True):
             inbox=self.folder.inbox.settings,
             conduct=_conduct(spec),
             shield=interrupts.shield,
+            on_wait=on_wait,
         )
 
 
 def wire(campaign: str) -> Wired:
     """Read campaign.toml and build what it names. Reads files and secrets; starts and changes nothing."""
     folder = Folder.of(campaign)
-    spec = parse_campaign(folder.config.read_text(encoding="utf-8"), str(folder.config), names())
+    spec = parse_campaign(_text_of(folder.config), str(folder.config), names())
     engine: Engine = plugin("engines", spec.service.engine, "engine")
-    base = LaunchSpec(argv=spec.service.command, env=spec.service.env, cwd=spec.service.cwd)
+    cwd = spec.service.cwd
+    base = LaunchSpec(argv=spec.service.command, env=spec.service.env, cwd=spec.beside(cwd) if cwd else None)
     port = spec.traffic.private_port
     trial_base = base if port is None else engine.move(base, port)
     problem = _problem(spec, engine, base)
     engine.render(base, problem.kept.merged(problem.incumbent))  # a base that cannot be rewritten is refused here
+    workloads = {w.name: _workload(spec, w.name) for w in spec.workloads}
+    for cell in problem.cells():  # so are too few prompts
+        cut(workloads[cell.workload], cell, problem.cells(), _load_rules(spec), problem.seed)
     return Wired(
         folder=folder,
         spec=spec,
@@ -181,12 +199,21 @@ def wire(campaign: str) -> Wired:
         host=plugin("hosts", "local", "host")(),
         clock=SystemClock(),
         strategy=plugin("strategies", spec.budget.strategy, "strategy"),
-        workloads={w.name: _workload(spec, w.name) for w in spec.workloads},
+        workloads=workloads,
         base=base,
         trial_base=trial_base,
         problem=problem,
         url=_url(spec, engine, trial_base),
     )
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 at byte {error.start}: save it as UTF-8") from error
 
 
 def plugin(kind: str, name: str, attribute: str) -> Any:
@@ -292,9 +319,19 @@ def resolve(secret: Secret, environ: Mapping[str, str] = os.environ) -> str:
             return Path(secret.value).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise InputError(f"cannot read the secret file {secret.value}: {error.strerror}") from error
-    done = subprocess.run(secret.argv, capture_output=True, text=True, timeout=60, check=False)
+    return _output_of(secret.argv)
+
+
+def _output_of(argv: Sequence[str]) -> str:
+    """What a secret's command prints. No message holds any of its output."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    except OSError as error:
+        raise InputError(f"cannot run the secret's command {argv[0]}: {error.strerror}") from error
+    except subprocess.TimeoutExpired:
+        raise InputError(f"the secret's command {argv[0]} did not end within 60 s; run it by hand") from None
     if done.returncode != 0:
-        raise InputError(f"the secret's command {secret.argv[0]} ended with {done.returncode}")
+        raise InputError(f"the secret's command {argv[0]} ended with {done.returncode}; run it by hand to see why")
     return done.stdout.strip()
 
 

@@ -15,7 +15,15 @@ import msgspec
 from leadline.analysis.recommend import recommend
 from leadline.answer import Recommendation
 from leadline.deploy import Deployer, Running, StartFailed, differences
-from leadline.errors import HostError, InputError, InterruptedRun, LeadlineError, NoAnswerError, NothingFeasibleError
+from leadline.errors import (
+    HostError,
+    InputError,
+    InterruptedRun,
+    LeadlineError,
+    NoAnswerError,
+    NotGivenBackError,
+    NothingFeasibleError,
+)
 from leadline.evidence import Diagnosis, Effective, Failure
 from leadline.goal import Cell, Problem
 from leadline.journal.events import (
@@ -43,14 +51,15 @@ from leadline.space import Setting
 from leadline.trial import Finding, History, Measurement, Proposal, Trial, TrialState, Void
 
 AGAIN = {Failure.NOT_GENERATING, Failure.RESTARTED, Failure.FOREIGN}
-NOT_ITS_FAULT = {Failure.RESTARTED, Failure.FOREIGN, Failure.PORT_IN_USE}
+PREVIEW = 10_000  # launches; a strategy that never ends must not hang a plan
+NOT_ITS_FAULT = {Failure.RESTARTED, Failure.FOREIGN, Failure.PORT_IN_USE, Failure.STOPPED_BY_US}
 
 
 class Conduct(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator allows while the campaign runs. `foreign`: "pause", "skip" or "keep".
 
-    `wait_s(minutes)` = seconds until a trial of that length may begin (0 = now); `hooks` run before the first launch
-    and after the last, once each.
+    `wait_s(minutes)` = seconds until a trial of that length may begin (0 = now); `drain` runs before the first
+    launch and `undrain` after the last; between them also when the window closes and opens again.
     """
 
     foreign: str = "pause"
@@ -81,6 +90,9 @@ class Campaign(msgspec.Struct, kw_only=True):
     inbox: Callable[[], list[Setting]]
     conduct: Conduct = Conduct()
     shield: Callable[[], AbstractContextManager[object]] = nullcontext
+    on_wait: Callable[[float], None] = lambda seconds: None
+    drained: bool = False
+    held: tuple[Running, Observed] | None = None  # the server that is up, and what to give back
 
     def run(self) -> Recommendation:
         """Go on until the strategy is done, the budget is spent or something must be looked at.
@@ -88,12 +100,28 @@ class Campaign(msgspec.Struct, kw_only=True):
         Raises NoAnswerError (paused, or spent before an answer), NothingFeasibleError, InterruptedRun; in every case
         the service has been given back.
         """
-        clock = self.deployer.clock
-        self._pick_up()
-        began = clock.now_ns()
-        spent_before = self.journal.ledger.spent_s()
-        drained = False
         try:
+            return self._sail()
+        except InterruptedRun as stop:
+            self._let_go(str(stop))
+            raise
+
+    def _let_go(self, reason: str) -> None:
+        """Whatever the stop signal cut short is made good: it may come anywhere, in a give-back too, but only once."""
+        ledger = self.journal.ledger
+        try:
+            if ledger.in_force is not None and ledger.in_force.seq > ledger.sessions[-1].seq:
+                self._give_back(ledger.in_force.trial)
+            self._undrain()
+        finally:
+            self._interrupt_live(reason)
+            self.journal.append(SessionClosed(reason=reason, finished=False))
+
+    def _sail(self) -> Recommendation:
+        clock, ledger = self.deployer.clock, self.journal.ledger
+        began, spent_before = clock.now_ns(), ledger.spent_s()
+        try:
+            self._pick_up()
             while True:
                 self._drain_inbox()
                 proposal = self._next()
@@ -103,28 +131,29 @@ class Campaign(msgspec.Struct, kw_only=True):
                 if spent:
                     return self._decide(spent, finished=False)
                 self._wait_for_window()
-                if not drained:
-                    drained = True
-                    self._hook(self.conduct.drain)
+                self._drain()
                 ended = self._trial(proposal)
                 if ended.pause:
                     raise self._paused(proposal, ended)
-        except InterruptedRun as stop:
+        except (InputError, HostError, NotGivenBackError) as stop:
             self.journal.append(SessionClosed(reason=str(stop), finished=False))
             raise
         finally:
-            if drained:
-                with self.shield():
-                    self._hook(self.conduct.undrain)
+            with self.shield():
+                self._undrain()
 
     # --- what next
 
     def _pick_up(self) -> None:
         """A trial that was live when its process died is interrupted; its server ends with the process, and we wait."""
-        if self.journal.ledger.in_force is not None:
-            self.deployer.await_gone(self.render(self.problem.incumbent))
+        left = self.journal.ledger.in_force
+        if left is not None and self.deployer.await_gone(self.render(self.problem.incumbent)):
+            self.journal.append(Returned(trial=left.trial, took_s=0.0, ended="with the process that had started it"))
+        self._interrupt_live("Leadline was stopped during this trial")
+
+    def _interrupt_live(self, reason: str) -> None:
+        diagnosis = Diagnosis(failure=Failure.STOPPED_BY_US, reason=reason)
         for trial in self.journal.ledger.live_trials():
-            diagnosis = Diagnosis(failure=Failure.STOPPED_BY_US, reason="Leadline was stopped during this trial")
             self.journal.append(TrialEnded(trial=trial.id, state=TrialState.INTERRUPTED, diagnosis=diagnosis))
 
     def _drain_inbox(self) -> None:
@@ -157,9 +186,26 @@ class Campaign(msgspec.Struct, kw_only=True):
         return max(self.journal.ledger.trial_seconds, default=0.0)
 
     def _wait_for_window(self) -> None:
-        clock = self.deployer.clock
+        """Users are served meanwhile."""
         while (wait := self.conduct.wait_s(self._trial_s() / 60)) > 0:
-            clock.sleep(min(wait, 30.0))
+            with self.shield():
+                self._undrain()
+            self.on_wait(wait)
+            self.deployer.clock.sleep(min(wait, 30.0))
+
+    def _drain(self) -> None:
+        if not self.drained:
+            self.drained = True
+            self._hook(self.conduct.drain)
+
+    def _undrain(self) -> None:
+        if not self.drained:
+            return
+        self.drained = False
+        try:
+            self._hook(self.conduct.undrain)
+        except HostError as error:
+            raise NotGivenBackError(f"users do not reach the service: {error}. Run that command by hand.") from error
 
     def _hook(self, argv: Sequence[str]) -> None:
         if argv:
@@ -179,10 +225,6 @@ class Campaign(msgspec.Struct, kw_only=True):
         self.journal.append(TrialPlanned(trial=number, proposal=proposal))
         try:
             ended = self._attempts(number, proposal, launch)
-        except InterruptedRun as stop:
-            diagnosis = Diagnosis(failure=Failure.STOPPED_BY_US, reason=str(stop))
-            self.journal.append(TrialEnded(trial=number, state=TrialState.INTERRUPTED, diagnosis=diagnosis))
-            raise
         except (HostError, OSError) as error:
             ended = Ended(
                 state=TrialState.FAILED,
@@ -210,19 +252,18 @@ class Campaign(msgspec.Struct, kw_only=True):
         deployer = self.deployer
         observed = deployer.observe()
         log = self.log_of(number, attempt)
-        self.journal.append(
-            DeployStarted(
-                trial=number,
-                attempt=attempt,
-                launch=str(masked(launch)),
-                undo=tuple(str(s) for s in deployer.target.restore(observed)),
-                files=observed.files,
-            )
+        intent = DeployStarted(
+            trial=number,
+            attempt=attempt,
+            launch=str(masked(launch)),
+            undo=tuple(str(s) for s in deployer.target.restore(observed)),
+            files=observed.files,
         )
-        running: Running | None = None
         cell: Cell | None = None
         try:
-            running = deployer.start(launch, observed, log)
+            self.journal.append(intent)
+            self.held = (deployer.start(launch, observed, log), observed)
+            running = self.held[0]
             effective = deployer.engine.effective(deployer.evidence(running))
             self.journal.append(_finished(number, attempt, running, effective))
             wrong, findings = differences(self._asked(proposal.setting), effective)
@@ -237,7 +278,7 @@ class Campaign(msgspec.Struct, kw_only=True):
             return failed.diagnosis
         finally:
             with self.shield():
-                self._give_back(number, running, observed)
+                self._give_back(number)
         return None
 
     def _measure(self, running: Running, job: Job, findings: tuple[Finding, ...]) -> None:
@@ -262,11 +303,12 @@ class Campaign(msgspec.Struct, kw_only=True):
     def _asked(self, setting: Setting) -> Setting:
         return self.problem.kept.merged(setting)
 
-    def _give_back(self, number: int, running: Running | None, observed: Observed) -> None:
+    def _give_back(self, number: int) -> None:
         clock = self.deployer.clock
         self.journal.append(Returning(trial=number))
         began = clock.now_ns()
-        ended = str(self.deployer.give_back(running, observed)) if running is not None else "did not become ready"
+        ended = str(self.deployer.give_back(*self.held)) if self.held is not None else "did not become ready"
+        self.held = None
         self.journal.append(Returned(trial=number, took_s=(clock.now_ns() - began) / 1e9, ended=ended))
 
     # --- the answer
@@ -337,9 +379,13 @@ def _finished(number: int, attempt: int, running: Running, effective: Effective)
     )
 
 
-def preview(strategy: Strategy, problem: Problem, history: History, most: int = 10_000) -> list[Proposal]:
-    """What the strategy would still ask for if every trial went well: the same pure function that `run` obeys."""
+def preview(strategy: Strategy, problem: Problem, history: History, most: int | None = None) -> list[Proposal]:
+    """What the strategy would still ask for if every trial went well: the same pure function that `run` obeys.
+
+    At most `most` proposals, those that come first.
+    """
     coming: list[Proposal] = []
+    most = PREVIEW if most is None else most
     trials = [msgspec.structs.replace(t, state=TrialState.COMPLETE) if t.live else t for t in history.trials]
     while len(coming) < most:
         now = msgspec.structs.replace(history, trials=tuple(trials))

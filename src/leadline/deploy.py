@@ -7,12 +7,12 @@ age; ready is a generated token; nothing is measured before `Deployer.doubt` is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
-from leadline.errors import HostError, LeadlineError, NotGivenBackError, RefusedError
+from leadline.errors import HostError, InterruptedRun, LeadlineError, NotGivenBackError, RefusedError
 from leadline.evidence import Diagnosis, Effective, Evidence, ExitFacts, Failure, Reply
 from leadline.launch import LaunchSpec, Put, Remove, Run, Start, Step, Stop
 from leadline.ports import Clock, Completed, Engine, Host, Observed, Prober, Session, Target
@@ -72,19 +72,21 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
 
     def refuse_if_taken(self, launch: LaunchSpec) -> None:
         """Raises RefusedError that names the owner when somebody listens where this launch would."""
-        host, port = self.engine.address(launch)
-        owner = self.host.listener(host, port)
-        if owner is not None:
-            raise RefusedError(
-                f"port {port} is in use by {owner.name or 'a process'} (pid {owner.pid}). Leadline never stops what it "
-                f"did not start: stop it yourself, or set traffic.private_port to a free port."
-            )
+        taken = in_the_way(self.engine, self.host, launch)
+        if taken:
+            raise RefusedError(taken)
 
-    def await_gone(self, launch: LaunchSpec) -> None:
-        """Wait while a server of a process that died is ended by its supervisor: no longer than the grace and 5 s."""
+    def await_gone(self, launch: LaunchSpec) -> bool:
+        """Wait while a server of a process that died is ended by its supervisor: no longer than the grace and 5 s.
+
+        Whether nobody listens there any more.
+        """
         until = self.clock.now_ns() + (self.rules.grace_s + 5) * 1e9
-        while self.host.listener(*self.engine.address(launch)) is not None and self.clock.now_ns() < until:
+        while self.host.listener(*self.engine.address(launch)) is not None:
+            if self.clock.now_ns() > until:
+                return False
             self.clock.sleep(POLL_S)
+        return True
 
     def refuse_if_short_of_memory(self) -> None:
         free = self.host.free_memory_bytes()
@@ -102,22 +104,35 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
         """
         self.refuse_if_taken(launch)
         self.refuse_if_short_of_memory()
+        begun: list[Session] = []
+        try:
+            try:
+                return self._start(launch, observed, log, begun)
+            except BaseException:
+                self._end(begun)
+                raise
+        except InterruptedRun:  # it comes only once, but then also in the middle of that end
+            self._end(begun)
+            raise
+
+    def _end(self, sessions: Sequence[Session]) -> None:
+        for session in sessions:
+            session.end(self.rules.grace_s)
+
+    def _start(self, launch: LaunchSpec, observed: Observed, log: str, begun: list[Session]) -> Running:
+        """`begun` gets the session as soon as there is one."""
         began = self.clock.now_ns()
         session: Session | None = None
-        try:
-            for step in self.target.plan(launch, observed, log):
-                with self.shield():
-                    session = execute(self.host, step, session) or session
-            if session is None:
-                raise HostError(f"the plan of target {self.target.name} starts no server")
-            self._wait_ready(session, launch, log)
-            process = session.process()
-            if process is None:
-                raise StartFailed(self._diagnose(session, launch, log))
-        except BaseException:
-            if session is not None:
-                session.end(self.rules.grace_s)
-            raise
+        for step in self.target.plan(launch, observed, log):
+            with self.shield():
+                session = execute(self.host, step, session) or session
+                begun[:] = [session] if session else []
+        if session is None:
+            raise HostError(f"the plan of target {self.target.name} starts no server")
+        self._wait_ready(session, launch, log)
+        process = session.process()
+        if process is None:
+            raise StartFailed(self._diagnose(session, launch, log))
         return Running(
             session=session,
             launch=launch,
@@ -216,6 +231,10 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
         reply = self.prober.fetch(ready)
         if reply.ok:
             return None
+        if reply.status in (401, 403):
+            raise HostError(
+                f"the server refuses our request with HTTP {reply.status}: check service.api_key and headers"
+            )
         why = f"HTTP {reply.status}" if reply.status else reply.error
         return Diagnosis(
             failure=Failure.NOT_GENERATING,
@@ -236,9 +255,28 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _diagnose(self, session: Session, launch: LaunchSpec, log: str) -> Diagnosis:
+        """Raises HostError when nobody saw how the server ended."""
+        ended = session.exit()
+        if ended is not None and ended.code is None and ended.signal is None:
+            raise HostError(
+                "the server's supervisor was killed, and the server with it. That says nothing about the setting: find "
+                "who kills our processes, then run again."
+            )
         return self.engine.diagnose(
-            Evidence(log=self.host.log(log), argv=launch.argv, process=session.process(), exit=session.exit())
+            Evidence(log=self.host.log(log), argv=launch.argv, process=session.process(), exit=ended)
         )
+
+
+def in_the_way(engine: Engine, host: Host, launch: LaunchSpec) -> str:
+    """Who listens where this launch would, and what to do about it; "" = nobody."""
+    name, port = engine.address(launch)
+    owner = host.listener(name, port)
+    if owner is None:
+        return ""
+    return (
+        f"port {port} is in use by {owner.name or 'a process'} (pid {owner.pid}). Leadline never stops what it did not "
+        f"start: stop it yourself, or set traffic.private_port to a free port."
+    )
 
 
 def observe(target: Target, host: Host) -> Observed:

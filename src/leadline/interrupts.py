@@ -1,7 +1,7 @@
 """Stop signals as one exception: SIGTERM, SIGHUP and Ctrl-C raise InterruptedRun in the main thread, once.
 
 Inside `shield()` a signal waits until the end of the block, so that giving back is never cut short; a second signal
-while we already stop changes nothing.
+while we already stop changes nothing. SIGHUP stays ignored where it was: that is what nohup asks for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Interrupts:
     @contextmanager
     def installed(self) -> Iterator[Interrupts]:
         """Handle the stop signals within; the previous handlers come back."""
-        before = {s: signal.signal(s, self._on) for s in STOPS}
+        stops = [s for s in STOPS if s != signal.SIGHUP or signal.getsignal(s) is not signal.SIG_IGN]
+        before = {s: signal.signal(s, self._on) for s in stops}
         try:
             yield self
         finally:

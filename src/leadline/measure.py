@@ -219,8 +219,8 @@ def cut(
             if sum(map(len, sessions)) < rules.of(cell.concurrency):
                 raise InputError(
                     f"workload {workload.name} has {workload.available} sessions, too few for {cell}: it needs "
-                    f"{len(warmup)} to warm up and {rules.of(cell.concurrency)} requests to measure. Lower "
-                    f"load.requests, load.per_user or load.warmup, or give a file with more."
+                    f"{rules.warmup * cell.concurrency} to warm up and {rules.of(cell.concurrency)} requests to "
+                    f"measure. Lower load.requests, load.per_user or load.warmup, or give a file with more."
                 )
             return warmup, sessions
         at += len(warmup) + len(sessions)

@@ -34,7 +34,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """`minutes` = estimate for all launches to come, None before a load was timed; `based_on` says what it rests on."""
+    """`minutes` = estimate for all launches to come, None before a load was timed; `based_on` says what it rests on.
+    `in_the_way` = who listens where a trial would, so that `run` refuses; "" = nobody."""
 
     today: str
     settings: tuple[Difference, ...]
@@ -43,6 +44,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     based_on: str
     guard: str
     cells: tuple[str, ...]
+    in_the_way: str = ""
 
 
 def difference(before: LaunchSpec, after: LaunchSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -84,9 +86,12 @@ def look_ahead(
     guard: str,
     trial_s: float | None,
     based_on: str,
+    most: int | None = None,
+    in_the_way: str = "",
 ) -> Outlook:
-    """What is still to come. `trial_s` = seconds of one launch, None when nothing was timed yet."""
-    coming = preview(strategy, problem, history)
+    """What is still to come. `trial_s` = seconds of one launch, None when nothing was timed yet; `most` = launches that
+    the budget still allows, None = it does not say."""
+    coming = preview(strategy, problem, history, most)
     counts = Counter(p.setting for p in coming)
     ordered = sorted(counts, key=lambda s: (s != problem.incumbent, s.depth, str(s)))
     settings = tuple(_difference(s, counts[s], problem.incumbent, render, base) for s in ordered)
@@ -98,6 +103,7 @@ def look_ahead(
         based_on=based_on,
         guard=guard,
         cells=tuple(str(c) for c in problem.cells()),
+        in_the_way=in_the_way,
     )
 
 

@@ -113,3 +113,15 @@ def test_markdown_escapes(raw, escaped):
 )
 def test_markdown_code_spans_hold_any_text(raw, span):
     assert markdown.code(raw) == span
+
+
+def test_the_brief_one_holds_answer_results_and_acceptance_and_tells_what_else_there_is():
+    whole, brief = text.render(sample.measured()), text.render(sample.measured(), brief=True)
+    assert re.findall(r"\n([A-Z ]+)\n-+\n", brief) == ["ANSWER", "RESULTS", "ACCEPTANCE"]
+    told, also = brief.split("\nAlso in the whole report: ")
+    assert set(told.splitlines()) <= set(whole.splitlines())
+    assert also.startswith("3 findings (knee_below_load, few_pairs, few_requests); 1 void measurement,")
+
+
+def test_the_brief_one_of_a_simulation_says_so_too():
+    assert text.render(sample.simulated(), brief=True).startswith("SIMULATED: lab server, not a real engine\n")

@@ -10,7 +10,11 @@ import click
 from leadline.cli.common import campaign_argument, confirm, emit, json_option, yes_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leadline.applied import Applied
     from leadline.build import Wired
+    from leadline.launch import Step
     from leadline.space import Setting
 
 
@@ -27,7 +31,8 @@ def command(campaign: str, goal: str | None, words: str | None, yes: bool, as_js
     """
     from leadline.applied import Applied
     from leadline.build import wire
-    from leadline.deploy import digest, execute
+    from leadline.deploy import digest
+    from leadline.errors import RefusedError
     from leadline.interrupts import Interrupts
     from leadline.launch import Put
     from leadline.outlook import difference
@@ -48,6 +53,8 @@ def command(campaign: str, goal: str | None, words: str | None, yes: bool, as_js
             click.echo("\n".join(str(s) for s in steps))
         confirm(f"Write {path}?", yes=yes)
         with interrupts.shield():
+            if digest(wired.host, path) != present:
+                raise RefusedError(f"somebody else changed {path} meanwhile. Nothing was written; apply again.")
             applied = Applied(
                 path=path,
                 setting=str(setting),
@@ -56,12 +63,37 @@ def command(campaign: str, goal: str | None, words: str | None, yes: bool, as_js
                 previous=present,
             )
             applied.write(wired.folder.path)
-            for step in steps:
-                execute(wired.host, step)
+            _roll_out(wired, applied, steps)
     if as_json:
         emit({"setting": setting, "path": path, "removed": removed, "added": added, "steps": [str(s) for s in steps]})
     else:
         click.echo(f"written: {path}. Start your service with it; `leadline undo` puts the previous one back.")
+
+
+def _roll_out(wired: Wired, applied: Applied, steps: Sequence[Step]) -> None:
+    """All steps, or none: what was done is taken back when one fails, so that it can be tried again."""
+    from leadline.deploy import execute
+    from leadline.errors import HostError
+
+    try:
+        for step in steps:
+            execute(wired.host, step)
+    except HostError as error:
+        _take_back(wired, applied)
+        raise HostError(f"{error}. {applied.path} is as it was: see to what is in the way, and apply again.") from error
+
+
+def _take_back(wired: Wired, applied: Applied) -> None:
+    from leadline.deploy import digest, execute, observe
+    from leadline.errors import RefusedError
+
+    try:
+        for step in wired.target.undo(observe(wired.target, wired.host), applied.written, applied.previous):
+            execute(wired.host, step)
+    except RefusedError:  # somebody else's file beside the script; ours is not in place
+        if digest(wired.host, applied.path) != applied.previous:
+            raise
+    applied.forget(wired.folder.path)
 
 
 def _refuse_twice(wired: Wired) -> None:
@@ -80,6 +112,8 @@ def _chosen(wired: Wired, goal: str | None, words: str | None) -> Setting:
     from leadline.space import Setting
 
     ledger = replay(wired.folder.journal).ledger
+    if goal is not None and words is not None:
+        raise InputError("--goal and --setting exclude each other: say which one you want")
     if words is not None:
         try:
             setting = wired.problem.incumbent.merged(Setting.parse(words))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import click
 import msgspec
 
 from leadline.analysis import stats
-from leadline.build import found, plugin, resolve
+from leadline.build import found, names, plugin, resolve
 from leadline.cli.common import emit, json_option
 from leadline.config import Secret
 from leadline.errors import InputError
@@ -20,13 +21,14 @@ from leadline.load.loader import ProcessLoader
 from leadline.load.prober import HttpProber
 from leadline.measure import Endpoint, LoadRules, cut, origin, values_of
 from leadline.ports import Engine, LoadPlan, Prober, Workload
-from leadline.trial import Origin
+from leadline.trial import LoadReport, Origin
 
 SEED = 1
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One workload at one concurrency on a running server. `origin` says whether a lab server answered."""
+    """One workload at one concurrency on a running server. `origin` says whether a lab server answered; `records` =
+    the record file, "" when it was not kept."""
 
     cell: str
     origin: str
@@ -64,16 +66,17 @@ def command(
     headers = {"Authorization": f"Bearer {resolve(Secret('env', api_key_env))}"} if api_key_env else {}
     endpoint = Endpoint(url=url.rstrip("/"), headers=headers)
     prober = HttpProber(endpoint.url, headers)
-    body = {} if max_tokens is None else {"max_tokens": max_tokens}
+    body: dict[str, object] = {} if max_tokens is None else {"max_tokens": max_tokens}
     with tempfile.TemporaryDirectory() as scratch:
         bench = _Bench(
             endpoint=endpoint,
             prober=prober,
             engine=plugin("engines", engine, "engine") if engine else _ask(prober),
-            workload=plugin("workloads", workload, "workload")(body, workload),
+            workload=_built_in(workload, body),
             cells=tuple(Cell(workload, c) for c in _numbers(concurrency)),
             requests=requests,
             folder=Path(out or scratch),
+            kept=out is not None,
         )
         bench.folder.mkdir(parents=True, exist_ok=True)
         points = [bench.point(cell) for cell in bench.cells]
@@ -81,6 +84,14 @@ def command(
         emit(points)
     else:
         click.echo("\n".join(_table(points)))
+
+
+def _built_in(name: str, body: dict[str, object]) -> Workload:
+    built_in = names().workloads
+    if name not in built_in:
+        raise InputError(f"no built-in workload named {name!r}; there are {', '.join(built_in)}")
+    workload: Workload = plugin("workloads", name, "workload")(body, name)
+    return workload
 
 
 def _numbers(text: str) -> list[int]:
@@ -113,6 +124,7 @@ class _Bench(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
     requests: int
     folder: Path
+    kept: bool
 
     def evidence(self) -> Evidence:
         probes = self.engine.probes() if self.engine else ()
@@ -131,6 +143,7 @@ class _Bench(msgspec.Struct, frozen=True, kw_only=True):
         )
         before = self.evidence()
         report = ProcessLoader().run(plan, lambda: True)
+        _refuse_silence(cell, report)
         after = self.evidence()
         counts = self.engine.acceptance(before, after, report.records) if self.engine else None
         measured = [r for r in report.records if not r.warmup]
@@ -143,8 +156,16 @@ class _Bench(msgspec.Struct, frozen=True, kw_only=True):
             values=values_of(report, counts),
             intervals=stats.intervals(report, random.Random(SEED)),
             acceptance=_acceptance(counts),
-            records=str(path),
+            records=str(path) if self.kept else "",
         )
+
+
+def _refuse_silence(cell: Cell, report: LoadReport) -> None:
+    """Raises InputError when no request got an answer: there is nothing to show then."""
+    errors = Counter(r.error for r in report.records)
+    if all(errors):
+        why = ", ".join(f"{n} x {error}" for error, n in errors.most_common(3)) or "nothing was sent"
+        raise InputError(f"{cell}: no request was answered ({why}). Is the server up, and the URL its root?")
 
 
 def _acceptance(counts: Acceptance | None) -> dict[str, float] | None:

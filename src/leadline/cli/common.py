@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -32,10 +33,19 @@ def emit(value: object) -> None:
     click.echo(to_pretty(value))
 
 
+def let_go(*fds: int) -> None:
+    """Whoever read what we write is gone: from now on it goes nowhere, so that it cannot fail once more at our end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for fd in fds:
+        os.dup2(null, fd)
+    os.close(null)
+
+
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only with --yes or a typed yes. Raises InputError without a terminal to ask on, Abort on no."""
+    """Go on only with --yes or a typed yes. Raises InputError on no, and without a terminal to ask on."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise InputError(f"{question} There is no terminal to ask on: say --yes.")
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        raise InputError("not confirmed, so nothing was changed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -20,7 +21,8 @@ DEPTHS = (0, 2, 4, 6, 8)
 def command(argv: tuple[str, ...], folder: str, engine: str | None, as_json: bool) -> None:
     """Write a commented campaign.toml from the command line that starts your server today.
 
-    An existing campaign.toml is never overwritten.
+    Call it where you start the server: the command's relative paths are taken from here. An existing campaign.toml is
+    never overwritten.
     """
     from leadline.build import names, plugin
     from leadline.config import parse_campaign, template
@@ -37,13 +39,13 @@ def command(argv: tuple[str, ...], folder: str, engine: str | None, as_json: boo
     path = Path(folder) / "campaign.toml"
     if path.exists():
         raise RefusedError(f"{path} exists already and is left as it is; name another folder, or remove it first")
-    path.parent.mkdir(parents=True, exist_ok=True)
     depths = sorted({*DEPTHS, today.depth})
     keep = today.only(["spec_method", "draft_model"])
     if "spec_method" not in keep:
         keep = keep.of({**dict(keep), "spec_method": "ngram-simple"})
-    text = template(list(argv), today.only(["depth"]), name, dialect.address(launch)[1], depths, keep)
+    text = template(list(argv), today.only(["depth"]), name, dialect.address(launch)[1], depths, keep, cwd=os.getcwd())
     parse_campaign(text, str(path), names())  # a command line may hold what must not be written, like a secret
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     if as_json:

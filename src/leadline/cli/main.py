@@ -1,7 +1,6 @@
 """The command line: names of commands to modules, loaded when they are called, and exit codes.
 
-Exit codes: 0 done, 2 wrong input, 3 nothing feasible, 4 stopped before an answer, 5 service not given back: act now,
-128+n ended by signal n.
+Exit codes: see EXIT_CODES.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from typing import NoReturn
 
 import click
 
+from leadline import __version__
+from leadline.cli.common import let_go
 from leadline.errors import LeadlineError
 
 COMMANDS = {
@@ -28,6 +29,18 @@ COMMANDS = {
     "undo": "Take an applied setting back.",
     "version": "Print the version.",
 }
+
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done
+  1  this machine failed: a disk, a connection, a command
+  2  wrong input, or refused because it could harm what is not ours
+  3  nothing feasible
+  4  stopped before an answer: the budget is spent, or paused to be looked at
+  5  the service is not given back: act now
+  128+n  ended by signal n
+"""
 
 
 class Lazy(click.Group):
@@ -48,7 +61,10 @@ class Lazy(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="leadline %(version)s")
+@click.group(
+    cls=Lazy, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 def cli() -> None:
     """Find how deep your LLM server should speculate, for your traffic, and get the server back as it was.
 
@@ -77,16 +93,22 @@ def main() -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         _say("stopped", 130, json_wanted)
     except BrokenPipeError:
-        sys.stderr.close()
+        let_go(1, 2)
         sys.exit(141)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _say(f"{where}{error.strerror or error}; what we started ends with us", 1, json_wanted)
     sys.exit(0)
 
 
 def _say(message: str, code: int, json_wanted: bool) -> NoReturn:
-    if json_wanted:
-        from leadline.codec import to_pretty
+    try:
+        if json_wanted:
+            from leadline.codec import to_pretty
 
-        click.echo(to_pretty({"error": message, "exit_code": code}))
-    else:
-        click.echo(f"leadline: {message}", err=True)
+            click.echo(to_pretty({"error": message, "exit_code": code}))
+        else:
+            click.echo(f"leadline: {message}", err=True)
+    except OSError:  # the terminal is closed, or nobody reads us
+        let_go(1, 2)
     sys.exit(code)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from leadline.build import Wired
     from leadline.outlook import Outlook
 
+NOTHING = "nothing more would be launched: `leadline report` shows the results, `leadline try` adds a setting"
+
 
 @click.command("plan", epilog="Example: leadline plan ./my-campaign --json")
 @campaign_argument
@@ -36,28 +38,37 @@ def command(campaign: str, as_json: bool) -> None:
 
 def look(wired: Wired) -> Outlook:
     """What is still to come, timed by what is known of this campaign."""
-    from leadline.journal.file import replay
+    import msgspec
+
+    from leadline.deploy import in_the_way
+    from leadline.journal.file import owner_of, replay
     from leadline.outlook import look_ahead
     from leadline.rehearsal import Rehearsal
 
+    owner = owner_of(wired.folder.journal)
     ledger = replay(wired.folder.journal).ledger
+    history = ledger.history()
+    queued = tuple(dict.fromkeys((*history.queued, *wired.folder.inbox.settings())))
+    ours = owner is not None or ledger.in_force is not None  # then it is our own server that may still listen there
     rehearsal = Rehearsal.read(wired.folder.path)
     trial_s, based_on = None, "nothing was timed yet: `leadline rehearse` times the load"
     if ledger.trial_seconds:
         trial_s = sum(ledger.trial_seconds) / len(ledger.trial_seconds)
-        based_on = f"the {len(ledger.trial_seconds)} launches so far took {trial_s:.0f} s each"
+        based_on = f"launches so far took {trial_s:.0f} s each"
     elif rehearsal is not None:
         trial_s = rehearsal.load_s + rehearsal.back_s
         based_on = f"loads alone, {trial_s:.0f} s each as rehearsed; the measurements come on top"
     return look_ahead(
         problem=wired.problem,
         strategy=wired.strategy,
-        history=ledger.history(),
+        history=msgspec.structs.replace(history, queued=queued),
         render=wired.render,
         base=wired.trial_base,
         guard=wired.target.guarantee,
         trial_s=trial_s,
         based_on=based_on,
+        most=wired.launches_left(ledger.launches),
+        in_the_way="" if ours else in_the_way(wired.engine, wired.host, wired.trial_base),
     )
 
 
@@ -70,13 +81,14 @@ def lines(wired: Wired, outlook: Outlook) -> list[str]:
         f"today      {wired.problem.incumbent}",
         *_wrapped("           ", outlook.today, width),
         f"measured   {', '.join(outlook.cells)}",
-        f"launches   {outlook.launches} ({spec.budget.rounds} rounds, {len(outlook.settings)} settings)",
-        f"without    {_minutes(outlook.minutes)} ({outlook.based_on})",
+        f"launches   {_launches(wired, outlook)}",
+        *([f"without    service: {minutes(outlook.minutes)} ({outlook.based_on})"] if outlook.launches else []),
         *_latest(outlook),
         *_wrapped("guard      ", wired.target.guarantee, width),
         f"limits     {_limits(wired)}",
+        *(_wrapped("in the way ", outlook.in_the_way, width) if outlook.in_the_way else []),
         "",
-        "setting, launches, difference to today's command",
+        "setting, launches, difference to today's command" if outlook.settings else NOTHING,
     ]
     for row in outlook.settings:
         mark = " (today)" if row.incumbent else ""
@@ -95,12 +107,22 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
     )
 
 
-def _minutes(minutes: float | None) -> str:
-    return "service: time not known" if minutes is None else f"service: about {minutes:.1f} min"
+def _launches(wired: Wired, outlook: Outlook) -> str:
+    settings, rounds = len(outlook.settings), wired.spec.budget.rounds
+    if not outlook.launches:
+        return "0"
+    return f"{outlook.launches} ({settings} setting{'s' * (settings > 1)}, {rounds} round{'s' * (rounds > 1)})"
+
+
+def minutes(known: float | None) -> str:
+    """`about 4 min`, or seconds when it is short."""
+    if known is None:
+        return "time not known"
+    return f"about {known:.0f} min" if known >= 2 else f"about {known * 60:.0f} s"
 
 
 def _latest(outlook: Outlook) -> list[str]:
-    if outlook.minutes is None:
+    if not outlook.minutes:
         return []
     end = datetime.now() + timedelta(minutes=outlook.minutes)
     return [f"returned   about {end:%H:%M} if started now"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from leadline.cli.common import let_go
 from leadline.journal.events import (
     AnyEvent,
     Decided,
@@ -24,9 +25,13 @@ from leadline.journal.events import (
     TrialPlanned,
     Voided,
 )
+from leadline.trial import TrialState
 
 if TYPE_CHECKING:
     from leadline.journal.ledger import Ledger
+
+
+STDERR = 2
 
 
 class Screen(Protocol):
@@ -74,8 +79,30 @@ class Terminal:
         self._status.stop()
 
 
+class Lasting:
+    """A screen that nobody may be left to see (a closed terminal, a pipe without a reader): it goes dark, no more."""
+
+    def __init__(self, show: Screen) -> None:
+        self._show = show
+
+    def line(self, text: str) -> None:
+        self._try(lambda: self._show.line(text))
+
+    def now(self, text: str) -> None:
+        self._try(lambda: self._show.now(text))
+
+    def close(self) -> None:
+        self._try(self._show.close)
+
+    def _try(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OSError:
+            let_go(STDERR)
+
+
 def screen() -> Screen:
-    return Terminal() if sys.stderr.isatty() else Plain()
+    return Lasting(Terminal() if sys.stderr.isatty() else Plain())
 
 
 class Progress:
@@ -85,6 +112,7 @@ class Progress:
         self._ledger, self._left, self._show = ledger, left, show
         self._of = 0
         self._now = ""
+        self._waiting = False
 
     def __call__(self, event: AnyEvent) -> None:
         handler = _HANDLERS.get(type(event))
@@ -95,18 +123,29 @@ class Progress:
         """Progress within a measurement."""
         self._show.now(f"{self._now}: {done}/{of} requests, {tokens} tokens")
 
+    def wait(self, seconds: float) -> None:
+        """The window is closed for so long. One line at the first call of a wait."""
+        text = f"waiting {seconds / 60:.0f} min for window.hours"
+        if not self._waiting:
+            self._show.line(text)
+        self._waiting = True
+        self._show.now(text)
+
     def _opened(self, e: SessionOpened) -> None:
         if e.repaired:
             self._show.line(f"journal repaired: {e.repaired}")
         done = len(self._ledger.history().complete())
         if done:
-            self._show.line(f"going on: {done} trials are complete")
+            self._show.line(f"going on: {done} trial{'s are' if done > 1 else ' is'} complete")
 
     def _planned(self, e: TrialPlanned) -> None:
-        self._of = len(self._ledger.history().complete()) + 1 + self._left()
+        self._waiting = False
+        self._of = self._settled() + 1 + self._left()
         self._show.line(f"{self._head(e.trial)} round {e.proposal.round}, {e.proposal.purpose}: {e.proposal.reason}")
 
     def _deploying(self, e: DeployStarted) -> None:
+        if e.attempt > 1:
+            self._show.line("    launched once more")
         self._moment(f"{self._head(e.trial)} loading{' again' if e.attempt > 1 else ''}")
 
     def _deployed(self, e: DeployFinished) -> None:
@@ -141,9 +180,13 @@ class Progress:
         self._show.line(f"ended: {e.reason}")
 
     def _head(self, trial: int) -> str:
+        setting, number = self._ledger.trial(trial).setting, self._settled() + 1
+        return f"[{number}/{max(self._of, number)}] {setting}"
+
+    def _settled(self) -> int:
+        """Trials that will not be asked for again."""
         history = self._ledger.history()
-        done = len(history.complete())
-        return f"[{done + 1}/{max(self._of, done + 1)}] {history.trials[trial - 1].setting}"
+        return sum(t.state in (TrialState.COMPLETE, TrialState.INFEASIBLE) for t in history.trials)
 
     def _moment(self, text: str) -> None:
         self._now = text

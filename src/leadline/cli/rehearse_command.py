@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,8 +12,9 @@ from leadline.cli.common import campaign_argument, confirm, emit, json_option, y
 
 if TYPE_CHECKING:
     from leadline.build import Wired
-    from leadline.deploy import Deployer
+    from leadline.deploy import Deployer, Running
     from leadline.interrupts import Interrupts
+    from leadline.launch import LaunchSpec
     from leadline.ports import Observed
     from leadline.rehearsal import Rehearsal
 
@@ -41,7 +42,7 @@ def command(campaign: str, yes: bool, as_json: bool, child: bool) -> None:
         if child:
             _start_and_wait(wired, interrupts)
             return
-        question = f"Start the server twice on today's setting ({wired.problem.incumbent}), and kill ourselves once?"
+        question = f"Start the server on {wired.url} twice, on today's setting ({wired.problem.incumbent})?"
         confirm(question, yes=yes)
         with Journal(wired.folder.journal, reason="leadline rehearse", utc=wired.clock.utc):
             result = _rehearse(wired, interrupts, campaign)
@@ -62,9 +63,10 @@ def _rehearse(wired: Wired, interrupts: Interrupts, campaign: str) -> Rehearsal:
     deployer, clock = wired.deployer(interrupts), wired.clock
     launch = wired.render(wired.problem.incumbent)
     deployer.refuse_if_taken(launch)
+    deployer.refuse_if_short_of_memory()
     killed_back_s = _kill_ourselves(wired, deployer, campaign)
     observed = deployer.observe()
-    running = deployer.start(launch, observed, wired.folder.log(0, 2))
+    running = _load(deployer, launch, observed, wired.folder.log(0, 2))
     with interrupts.shield():
         began = clock.now_ns()
         deployer.give_back(running, observed)
@@ -77,20 +79,38 @@ def _rehearse(wired: Wired, interrupts: Interrupts, campaign: str) -> Rehearsal:
     )
 
 
+def _load(deployer: Deployer, launch: LaunchSpec, observed: Observed, log: str) -> Running:
+    from leadline.deploy import StartFailed
+    from leadline.errors import NothingFeasibleError
+
+    try:
+        return deployer.start(launch, observed, log)
+    except StartFailed as failed:
+        why, remedy = failed.diagnosis, failed.diagnosis.remedy.rstrip(".")
+        raise NothingFeasibleError(
+            f"today's setting does not run here: {why}. {f'What to do: {remedy}. ' * bool(remedy)}Its log: {log}"
+        ) from failed
+
+
 def _kill_ourselves(wired: Wired, deployer: Deployer, campaign: str) -> float:
     """Seconds from the SIGKILL of a child that holds the server until the server is gone."""
     from leadline.errors import HostError, NotGivenBackError
 
-    argv = [sys.executable, "-m", "leadline", "rehearse", campaign, "--child"]
+    argv = [sys.executable, "-m", "leadline", "rehearse", campaign, "--child", "--json"]
     child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     try:
-        pid = _server_pid(child.stdout)
+        said = child.stdout.readline()
+        pid = int(said.split()[1]) if said.startswith("started ") else None
+        why = "" if pid is not None else _message(said + child.stdout.read())
     finally:
         child.kill()
         child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
     if pid is None:
-        raise HostError("the rehearsal's child did not start the server; its message is above")
+        raise HostError(why)
     clock = wired.clock
     began = clock.now_ns()
     limit_s = wired.spec.safety.grace_s + 2
@@ -103,9 +123,14 @@ def _kill_ourselves(wired: Wired, deployer: Deployer, campaign: str) -> float:
     return (clock.now_ns() - began) / 1e9
 
 
-def _server_pid(stdout: IO[str]) -> int | None:
-    line = stdout.readline().split()
-    return int(line[1]) if line[:1] == ["started"] else None
+def _message(said: str) -> str:
+    """What the child's error says, which it printed as JSON."""
+    from leadline.codec import from_json
+
+    try:
+        return str(from_json(said, dict[str, object])["error"])
+    except (ValueError, KeyError):
+        return f"the process that was to start the server ended without it: {said.strip() or 'it said nothing'}"
 
 
 def _alive(pid: int) -> bool:

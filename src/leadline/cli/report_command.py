@@ -24,18 +24,21 @@ FORMATS = {"text": "text", "md": "markdown", "html": "html", "json": "data", "cs
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write to this file instead of the screen.")
 @json_option
 def command(campaign: str, form: str, output: str | None, as_json: bool) -> None:
-    """Print or write what is known so far; the campaign may be running. Starts nothing, and reads the journal alone."""
+    """Print or write what is known so far; the campaign may be running. Starts nothing and changes nothing."""
     from leadline.build import wire
 
-    text = render(wire(campaign), "json" if as_json and form == "text" else form)
-    if output is None:
-        click.echo(text, nl=False)
-    else:
+    form = "json" if as_json and form == "text" else form
+    text = render(wire(campaign), form)
+    if output is not None:
         _write(Path(output), text)
         if as_json:
             emit({"written": output, "format": form})
         else:
             click.echo(f"written: {output}")
+    elif as_json and form != "json":
+        emit({"format": form, "report": text})
+    else:
+        click.echo(text, nl=False)
 
 
 def render(wired: Wired, form: str) -> str:
@@ -47,6 +50,13 @@ def render(wired: Wired, form: str) -> str:
     return text
 
 
+def brief(wired: Wired) -> str:
+    """What `run` ends with: the answer and the tables behind it, on a screen or two."""
+    from leadline.report import text
+
+    return text.render(_report(wired), brief=True)
+
+
 def write_html(wired: Wired) -> Path:
     """report.html in the campaign's folder."""
     path = wired.folder.path / "report.html"
@@ -55,9 +65,14 @@ def write_html(wired: Wired) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
+    from leadline.errors import InputError
+
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; name another place with --output") from error
 
 
 def _report(wired: Wired) -> Report:

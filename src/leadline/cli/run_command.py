@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from leadline.answer import Recommendation
     from leadline.build import Wired
     from leadline.journal.events import AnyEvent
+    from leadline.outlook import Outlook
 
 
 @click.command("run", epilog="Example: leadline run ./my-campaign --yes")
@@ -28,26 +29,44 @@ def command(campaign: str, yes: bool, as_json: bool) -> None:
     """
     from leadline.build import wire
     from leadline.cli.plan_command import look
-    from leadline.cli.report_command import write_html
+    from leadline.cli.report_command import brief, write_html
+    from leadline.errors import RefusedError
 
     wired = wire(campaign)
     outlook = look(wired)
     if outlook.launches:
-        time = "not known yet" if outlook.minutes is None else f"about {outlook.minutes:.0f} min"
-        question = (
-            f"{outlook.launches} launches of {wired.spec.service.engine} on {wired.url}, time {time}. "
-            f"Way back: {wired.target.guarantee} Start?"
-        )
-        confirm(question, yes=yes)
+        if outlook.in_the_way and not wired.spec.traffic.drain:
+            raise RefusedError(outlook.in_the_way)
+        confirm(_question(wired, outlook), yes=yes)
     recommendation = sail(wired)
     report = write_html(wired)
     if as_json:
         emit(recommendation)
-    else:
-        from leadline.cli.report_command import render
+        return
+    click.echo(brief(wired))
+    click.echo(f"report: {report}; `leadline report {campaign}` prints it")
+    click.echo(f"next:   {_next(campaign, recommendation)}")
 
-        click.echo(render(wired, "text"))
-        click.echo(f"report: {report}")
+
+def _next(campaign: str, recommendation: Recommendation) -> str:
+    from leadline.answer import Verdict
+
+    goals = recommendation.goals
+    if all(g.setting in (None, recommendation.incumbent) for g in goals):
+        return "nothing to change; `leadline try` measures a setting of your own"
+    if not any(g.score and g.score.verdict is Verdict.BETTER for g in goals):
+        return "no gain over today's setting is shown: raise budget.rounds and run again, or leave it as it is"
+    one = "" if recommendation.single is not None else " --goal NAME"
+    return f"leadline apply {campaign}{one or ' (or --goal NAME for what one goal wants)' * (len(goals) > 1)}"
+
+
+def _question(wired: Wired, outlook: Outlook) -> str:
+    from leadline.cli.plan_command import minutes
+
+    time = "time not known yet" if outlook.minutes is None else f"{minutes(outlook.minutes)} ({outlook.based_on})"
+    launches = f"{outlook.launches} launch{'es' * (outlook.launches > 1)}"
+    service = f"{wired.spec.service.engine} on {wired.url}"
+    return f"{launches} of {service}, {time}.\nWay back: {wired.target.guarantee}.\nStart?"
 
 
 def sail(wired: Wired, also: Callable[[AnyEvent], None] = lambda event: None) -> Recommendation:
@@ -62,7 +81,9 @@ def sail(wired: Wired, also: Callable[[AnyEvent], None] = lambda event: None) ->
     from leadline.journal.events import CampaignStarted, SessionOpened
     from leadline.journal.file import Journal
     from leadline.launch import masked
+    from leadline.trial import TrialState
 
+    wired.endpoint()  # a secret that cannot be had is refused before anything is written
     wired.folder.prepare()
     with (
         Interrupts().installed() as interrupts,
@@ -70,7 +91,13 @@ def sail(wired: Wired, also: Callable[[AnyEvent], None] = lambda event: None) ->
     ):
         show = screen()
         ledger = journal.ledger
-        progress = Progress(ledger, lambda: len(preview(wired.strategy, wired.problem, ledger.history())), show)
+
+        def left() -> int:
+            about_to = sum(t.state is TrialState.PLANNED for t in ledger.live_trials())
+            most = wired.launches_left(ledger.launches + about_to)
+            return len(preview(wired.strategy, wired.problem, ledger.history(), most))
+
+        progress = Progress(ledger, left, show)
 
         def watch(event: AnyEvent) -> None:
             progress(event)
@@ -89,6 +116,6 @@ def sail(wired: Wired, also: Callable[[AnyEvent], None] = lambda event: None) ->
         try:
             session = SessionOpened(pid=os.getpid(), host=socket.gethostname(), repaired=journal.repaired)
             begin(journal, start, session)
-            return wired.campaign(journal, interrupts, progress.load).run()
+            return wired.campaign(journal, interrupts, progress.load, progress.wait).run()
         finally:
             show.close()

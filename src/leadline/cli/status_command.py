@@ -16,17 +16,20 @@ if TYPE_CHECKING:
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Where a campaign stands. `state`: new, running, stopped, finished, or "died" (its process is gone, unsaid).
 
-    `in_force` = the launch that was put in force and not said to be given back; "" = none.
+    `in_force` = the launch that was put in force and not said to be given back; "" = none. `queued` = settings added by
+    hand that no trial has measured yet. `recommended` = for each goal a setting, or None; `reasons` says why.
     """
 
     state: str
     why: str = ""
     owner: str = ""
     trials: dict[str, int] = {}
+    queued: tuple[str, ...] = ()
     present: str = ""
     in_force: str = ""
     last_event: str = ""
-    recommended: dict[str, str] = {}
+    recommended: dict[str, str | None] = {}
+    reasons: dict[str, str] = {}
     applied: str = ""
 
 
@@ -45,14 +48,16 @@ def command(campaign: str, as_json: bool) -> None:
     for label, text in (
         ("held by", status.owner),
         ("trials", ", ".join(f"{n} {state}" for state, n in status.trials.items())),
+        ("queued", ", ".join(status.queued)),
         ("now", status.present),
-        ("in force", status.in_force),
+        ("in force" if status.owner else "was in force", status.in_force),
         ("last event", status.last_event),
+        ("applied", status.applied),
     ):
         if text:
-            click.echo(f"{label:<12}{text}")
+            click.echo(f"{label:<11} {text}")
     for goal, setting in status.recommended.items():
-        click.echo(f"{'for ' + goal:<12}{setting}")
+        click.echo(f"{'for ' + goal:<11} {setting or status.reasons[goal]}")
 
 
 def look(folder: Folder) -> Status:
@@ -60,15 +65,16 @@ def look(folder: Folder) -> Status:
 
     from leadline.journal.file import owner_of, replay
 
+    owner = owner_of(folder.journal)  # before the journal: one that ends meanwhile has not died
     ledger = replay(folder.journal).ledger
-    if ledger.started is None:
-        return Status(state="new", why="`leadline plan` shows what it would do")
-    owner = owner_of(folder.journal)
     history = ledger.history()
     live = ledger.live_trials()
-    state, why = "died", "its process is gone; `leadline run` goes on"
+    goals = ledger.decided.recommendation.goals if ledger.decided else ()
+    state, why = "died", "its process is gone, and the server that it started with it; `leadline run` goes on"
     if owner is not None:
         state, why = "running", ""
+    elif ledger.started is None:
+        state, why = "new", "`leadline plan` shows what it would do"
     elif ledger.closed is not None:
         state, why = ("finished" if ledger.closed.finished else "stopped"), ledger.closed.reason
     return Status(
@@ -76,12 +82,22 @@ def look(folder: Folder) -> Status:
         why=why,
         owner=str(owner or ""),
         trials=dict(Counter(str(t.state) for t in history.trials)),
+        queued=tuple(str(s) for s in folder.inbox.settings() if not history.of(s)),
         present=f"trial {live[0].id}, {live[0].setting}, {live[0].state}" if live and owner else "",
         in_force=ledger.in_force.launch if ledger.in_force else "",
         last_event=ledger.last_at,
-        recommended={
-            g.goal: str(g.setting) if g.setting is not None else g.reason for g in ledger.decided.recommendation.goals
-        }
-        if ledger.decided
-        else {},
+        recommended={g.goal: None if g.setting is None else str(g.setting) for g in goals},
+        reasons={g.goal: g.reason for g in goals},
+        applied=_applied(folder),
     )
+
+
+def _applied(folder: Folder) -> str:
+    from leadline.applied import Applied
+    from leadline.errors import InputError
+
+    try:
+        applied = Applied.read(folder.path)
+    except InputError as error:
+        return str(error)
+    return f"{applied.setting} since {applied.at} ({applied.path})" if applied else ""

@@ -6,10 +6,16 @@ import os
 import signal
 import socket
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from leadline.cli.common import campaign_argument, emit, json_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leadline.journal.file import Owner
 
 PATIENCE_S = 120.0
 
@@ -31,7 +37,7 @@ def command(campaign: str, as_json: bool) -> None:
     if owner is not None:
         if owner.host != socket.gethostname():
             raise RefusedError(f"the campaign is run from another machine: {owner}. Stop it there.")
-        os.kill(owner.pid, signal.SIGTERM)
+        _tell(folder.journal, owner)
         until = time.monotonic() + PATIENCE_S
         while owner_of(folder.journal) is not None:
             if time.monotonic() > until:
@@ -43,3 +49,23 @@ def command(campaign: str, as_json: bool) -> None:
         emit({"stopped": owner is not None, "message": message, "trials": len(ledger.history().trials)})
     else:
         click.echo(message)
+
+
+def _tell(journal: Path, owner: Owner) -> None:
+    """SIGTERM to the owner and nobody else: a pid that was given to another process meanwhile does not get it."""
+    from leadline.errors import RefusedError
+    from leadline.journal.file import owner_of
+
+    try:
+        process = os.pidfd_open(owner.pid)
+    except ProcessLookupError:
+        return  # it ended by itself in this moment
+    try:
+        if owner_of(journal) == owner:
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise RefusedError(f"we may not stop {owner}: do it as {owner.user}, or as root") from error
+    finally:
+        os.close(process)

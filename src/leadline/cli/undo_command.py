@@ -30,7 +30,7 @@ def command(campaign: str, yes: bool, as_json: bool) -> None:
         steps = wired.target.undo(observe(wired.target, wired.host), applied.written, applied.previous)
         if not as_json:
             click.echo("\n".join([f"take back {applied.setting}, applied {applied.at}", *map(str, steps)]))
-        confirm(f"Change {applied.path}?", yes=yes)
+        confirm(f"Put {applied.path} back as it was before?", yes=yes)
         with interrupts.shield():
             for step in steps:
                 execute(wired.host, step)
@@ -38,4 +38,4 @@ def command(campaign: str, yes: bool, as_json: bool) -> None:
     if as_json:
         emit({"undone": applied.setting, "path": applied.path, "steps": [str(s) for s in steps]})
     else:
-        click.echo(f"{applied.path} is as it was before")
+        click.echo(f"{applied.path} is as it was before; a server that runs by now was not touched")

@@ -74,7 +74,7 @@ SERVICE = Section(
         Key("env", ENV, "added to its environment", '{ NAME = "value" }'),
         Key("cwd", TEXT, "its working directory", '"/srv/llm"'),
         Key("url", URL, "where it answers; default: the command's host and port", '"http://127.0.0.1:8080"'),
-        Key("model", TEXT, "model name to ask for; default: the first of /v1/models", '"my-model"'),
+        Key("model", TEXT, "model name to ask for; default: none is sent", '"my-model"'),
         Key("api_key", API_KEY, "where its API key is to be had", '{ env = "LLM_API_KEY" }'),
         Key("headers", HEADERS, "sent with every request", '{ X-Team = "search" }'),
         Key("ca", TEXT, "certificates to trust, a PEM file", '"ca.pem"'),
@@ -119,7 +119,7 @@ SAFETY = Section(
         Key("grace_s", number(0), "from SIGTERM to SIGKILL", "10"),
         Key("deadline_s", _SECONDS, "a trial that lasts longer is ended", "7200"),
         Key("min_free_memory_gib", number(0), "free memory of the host that must remain", "1.0"),
-        Key("max_oom_chance", number(0, 1), "settings more likely to run out of memory are skipped", "0.05"),
+        Key("max_oom_chance", number(0, 1), "limit for settings foreseen to run out of memory; nothing foresees it yet", "0.05"),
         Key(
             "may_change_output",
             list_of(TEXT, "knobs"),

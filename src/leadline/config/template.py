@@ -29,6 +29,7 @@ def template(
     target: str = "command",
     workloads: Sequence[str] = ("coding", "chat"),
     concurrency: Sequence[int] = LoadSpec().concurrency,
+    cwd: str | None = None,
 ) -> str:
     """Every section with one line on each key; those that may be left out are commented out.
 
@@ -37,6 +38,8 @@ def template(
     argument that is not UTF-8.
     """
     service = {"engine": toml_text(engine), "target": toml_text(target), "command": toml_text(list(command))}
+    if cwd is not None:
+        service["cwd"] = toml_text(cwd)
     examples = {"url": f'"http://127.0.0.1:{port}"', "private_port": str(port + 1 if port < 65535 else port - 1)}
     return "\n".join(
         [

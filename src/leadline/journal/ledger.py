@@ -48,6 +48,8 @@ class Ledger:
         self.trial_seconds: list[float] = []  # of launches that were given back
         self.events = 0
         self.last_at = ""
+        self._in_force_from = ""  # since when, in this session
+        self._cut_s = 0.0  # of launches whose process died
         self._session_s = 0.0
         self._session_from = ""
         self._trials: dict[int, dict[str, Any]] = {}
@@ -73,9 +75,8 @@ class Ledger:
         return self._session_s + seconds_between(self._session_from, self.last_at)
 
     def without_service_s(self) -> float:
-        """Seconds in which a launch of ours was in force."""
-        running = seconds_between(self.in_force.at, self.last_at) if self.in_force else 0.0
-        return sum(self.trial_seconds) + running
+        """Seconds in which a launch of ours was in force; one whose process died counts until that wrote its last."""
+        return sum(self.trial_seconds) + self._cut_s + seconds_between(self._in_force_from, self.last_at)
 
     def apply(self, event: AnyEvent) -> None:
         """Raises JournalError when the event cannot follow what came before."""
@@ -98,6 +99,8 @@ class Ledger:
 
     def _session_opened(self, e: SessionOpened) -> None:
         self._session_s, self._session_from = self.spent_s(), e.at
+        self._cut_s += seconds_between(self._in_force_from, self.last_at)
+        self._in_force_from = ""
         self.sessions.append(e)
         self.closed = None
 
@@ -114,7 +117,7 @@ class Ledger:
 
     def _deploy_started(self, e: DeployStarted) -> None:
         self._move(e.trial, TrialState.DEPLOYING, attempt=e.attempt)
-        self.in_force = e
+        self.in_force, self._in_force_from = e, e.at
         self.launches += 1
 
     def _deploy_finished(self, e: DeployFinished) -> None:
@@ -138,9 +141,9 @@ class Ledger:
 
     def _returned(self, e: Returned) -> None:
         self.returns.append(e)
-        if self.in_force is not None:
-            self.trial_seconds.append(seconds_between(self.in_force.at, e.at))
-        self.in_force = None
+        if self._in_force_from:
+            self.trial_seconds.append(seconds_between(self._in_force_from, e.at))
+        self.in_force, self._in_force_from = None, ""
 
     def _trial_ended(self, e: TrialEnded) -> None:
         self._move(e.trial, e.state, diagnosis=e.diagnosis, extent=e.extent)

@@ -7,7 +7,7 @@ import socket
 import time
 from urllib.parse import urljoin, urlsplit
 
-from leadline.errors import LeadlineError
+from leadline.errors import InputError
 from leadline.evidence import Probe, Reply
 from leadline.load.endpoint import Endpoint, explain
 
@@ -42,7 +42,7 @@ class HttpProber:
                 self._metrics = Endpoint.of(metrics_url, headers=headers, ca=ca, proxy=proxy)
 
     def fetch(self, probe: Probe) -> Reply:
-        """Waits at most `probe.timeout_s` in all."""
+        """Waits at most `probe.timeout_s` in all. A stop signal (InterruptedRun) comes through."""
         endpoint, path = self._service, probe.path
         if self._metrics is not None and probe.name == "metrics":
             endpoint, path = self._metrics, ""
@@ -58,7 +58,7 @@ class HttpProber:
             error = f"the path {probe.path!r} cannot be requested"
         except http.client.HTTPException as e:
             error = f"the answer is not HTTP: {type(e).__name__}"
-        except LeadlineError as e:
+        except InputError as e:
             error = str(e)
         return Reply(name=probe.name, status=0, error=error)
 
