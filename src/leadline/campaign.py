@@ -31,6 +31,7 @@ from leadline.journal.events import (
     Decided,
     DeployFinished,
     DeployStarted,
+    Hooked,
     Measured,
     MeasureStarted,
     ProblemChanged,
@@ -48,10 +49,9 @@ from leadline.launch import LaunchSpec, masked
 from leadline.measure import Job, Measurer, Spoiled
 from leadline.ports import Done, Observed, Strategy
 from leadline.space import Setting
-from leadline.trial import Finding, History, Measurement, Proposal, Trial, TrialState, Void
+from leadline.trial import Finding, Measurement, Proposal, TrialState, Void
 
 AGAIN = {Failure.NOT_GENERATING, Failure.RESTARTED, Failure.FOREIGN}
-PREVIEW = 10_000  # launches; a strategy that never ends must not hang a plan
 NOT_ITS_FAULT = {Failure.RESTARTED, Failure.FOREIGN, Failure.PORT_IN_USE, Failure.STOPPED_BY_US}
 
 
@@ -91,7 +91,6 @@ class Campaign(msgspec.Struct, kw_only=True):
     conduct: Conduct = Conduct()
     shield: Callable[[], AbstractContextManager[object]] = nullcontext
     on_wait: Callable[[float], None] = lambda seconds: None
-    drained: bool = False
     held: tuple[Running, Observed] | None = None  # the server that is up, and what to give back
 
     def run(self) -> Recommendation:
@@ -194,16 +193,17 @@ class Campaign(msgspec.Struct, kw_only=True):
             self.deployer.clock.sleep(min(wait, 30.0))
 
     def _drain(self) -> None:
-        if not self.drained:
-            self.drained = True
+        if self.conduct.drain and not self.journal.ledger.drained:
+            self.journal.append(Hooked(hook="drain"))
             self._hook(self.conduct.drain)
 
     def _undrain(self) -> None:
-        if not self.drained:
+        """Also what a process that was killed has drained: the journal remembers."""
+        if not self.journal.ledger.drained:
             return
-        self.drained = False
         try:
             self._hook(self.conduct.undrain)
+            self.journal.append(Hooked(hook="undrain"))
         except HostError as error:
             raise NotGivenBackError(f"users do not reach the service: {error}. Run that command by hand.") from error
 
@@ -377,21 +377,3 @@ def _finished(number: int, attempt: int, running: Running, effective: Effective)
         load_s=running.load_s,
         effective=effective,
     )
-
-
-def preview(strategy: Strategy, problem: Problem, history: History, most: int | None = None) -> list[Proposal]:
-    """What the strategy would still ask for if every trial went well: the same pure function that `run` obeys.
-
-    At most `most` proposals, those that come first.
-    """
-    coming: list[Proposal] = []
-    most = PREVIEW if most is None else most
-    trials = [msgspec.structs.replace(t, state=TrialState.COMPLETE) if t.live else t for t in history.trials]
-    while len(coming) < most:
-        now = msgspec.structs.replace(history, trials=tuple(trials))
-        answer = strategy.propose(problem, now, 1, random.Random(problem.seed))
-        if isinstance(answer, Done) or not answer:
-            break
-        coming.append(answer[0])
-        trials.append(Trial(id=len(trials) + 1, proposal=answer[0], state=TrialState.COMPLETE))
-    return coming

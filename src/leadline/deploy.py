@@ -24,7 +24,7 @@ POLL_S = 0.1
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How patient we are. `start_stall_s` = longest start-up without a sign of progress; `ready_s` = longest wait for
-    the one-token completion; `deadline_s` = longest start-up at all."""
+    the one-token completion; `deadline_s` = longest trial, from its start to its last measurement."""
 
     start_stall_s: float = 120.0
     ready_s: float = 30.0
@@ -50,6 +50,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     start_id: str
     load_s: float
+    began_ns: int
 
 
 class Deployer(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +141,7 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
             pid=process.pid,
             start_id=process.start_id,
             load_s=(self.clock.now_ns() - began) / 1e9,
+            began_ns=began,
         )
 
     def evidence(self, running: Running, *, generate: bool = False) -> Evidence:
@@ -152,6 +154,10 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
             process=running.session.process(),
             exit=running.session.exit(),
         )
+
+    def in_time(self, running: Running) -> bool:
+        """Whether the trial may still go on."""
+        return self.clock.now_ns() - running.began_ns < self.rules.deadline_s * 1e9
 
     def doubt(self, running: Running, *, generate: bool = False) -> Diagnosis | None:
         """Why the server that answers is not proved to be the one that we deployed, alive; None when it is.

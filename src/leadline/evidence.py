@@ -92,6 +92,7 @@ class Failure(StrEnum):
     NO_SPECULATION = "speculation_did_not_start"
     RESTARTED = "restarted_by_itself"
     FOREIGN = "foreign_requests"
+    DEADLINE = "deadline_passed"
     STOPPED_BY_US = "stopped_by_us"
     UNKNOWN = "unknown"
 

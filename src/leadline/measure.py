@@ -85,7 +85,9 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
         plan = self.plan(job)
         started_at = self.deployer.clock.utc()
         before = self.deployer.evidence(running)
-        report = self.loader.run(plan, lambda: running.session.exit() is None)
+        report = self.loader.run(plan, lambda: running.session.exit() is None and self.deployer.in_time(running))
+        if not self.deployer.in_time(running):
+            raise Spoiled(_too_late(self.deployer.rules.deadline_s))
         after = self._settled(running)
         findings = self._prove(running, job, report, before, after)
         return self._measurement(job, report, before, after, started_at, findings)
@@ -248,6 +250,14 @@ def _enough(sessions: list[tuple[PlannedRequest, ...]], requests: int) -> Sessio
     while sessions[len(taken) :] and sum(map(len, taken)) < requests:
         taken.append(sessions[len(taken)])
     return tuple(taken)
+
+
+def _too_late(deadline_s: float) -> Diagnosis:
+    return Diagnosis(
+        failure=Failure.DEADLINE,
+        reason=f"the trial took longer than safety.deadline_s = {deadline_s:g} and was ended",
+        remedy="raise it, or lower load.requests and load.per_user",
+    )
 
 
 def _foreign(tokens: int) -> Diagnosis:

@@ -6,18 +6,20 @@ Pure but for the clock's reading: changes nothing. `run` executes the very launc
 from __future__ import annotations
 
 import difflib
+import random
 from collections import Counter
 from collections.abc import Callable
 
 import msgspec
 
-from leadline.campaign import preview
 from leadline.errors import InputError
 from leadline.goal import Problem
 from leadline.launch import LaunchSpec, masked
-from leadline.ports import Strategy
+from leadline.ports import Done, Strategy
 from leadline.space import Setting
-from leadline.trial import History
+from leadline.trial import History, Proposal, Trial, TrialState
+
+PREVIEW = 10_000  # launches; a strategy that never ends must not hang a plan
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +76,24 @@ def _units(launch: LaunchSpec) -> list[str]:
 
 def _number(word: str) -> bool:
     return word.lstrip("-").replace(".", "", 1).isdigit()
+
+
+def preview(strategy: Strategy, problem: Problem, history: History, most: int | None = None) -> list[Proposal]:
+    """What the strategy would still ask for if every trial went well: the same pure function that `run` obeys.
+
+    At most `most` proposals, those that come first.
+    """
+    coming: list[Proposal] = []
+    most = PREVIEW if most is None else most
+    trials = [msgspec.structs.replace(t, state=TrialState.COMPLETE) if t.live else t for t in history.trials]
+    while len(coming) < most:
+        now = msgspec.structs.replace(history, trials=tuple(trials))
+        answer = strategy.propose(problem, now, 1, random.Random(problem.seed))
+        if isinstance(answer, Done) or not answer:
+            break
+        coming.append(answer[0])
+        trials.append(Trial(id=len(trials) + 1, proposal=answer[0], state=TrialState.COMPLETE))
+    return coming
 
 
 def look_ahead(

@@ -71,8 +71,8 @@ def test_a_campaign_finds_it(tmp_path: Path, seed: int, truths: dict[tuple[str, 
         chosen = next(r for r in answer.ranking if r.setting == answer.setting)
         (result,) = chosen.cells
         assert result.value == pytest.approx(truths[str(result.cell), answer.setting.depth], rel=0.02)
-    assert {m.prompt_tokens / m.requests for t in sim.ledger().history().trials for m in t.measurements} == {PROMPT_TOKENS}
     trials = sim.ledger().history().trials
+    assert {m.prompt_tokens / m.requests for t in trials for m in t.measurements} == {PROMPT_TOKENS}
     assert {t.state for t in trials} == {TrialState.COMPLETE}
     assert_counts_are_the_realised_ones(trials, sim.lab)
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from support_sim import Sim
 
-from leadline.campaign import Campaign, preview
+from leadline.campaign import Campaign
 from leadline.cli.progress import Progress
 from leadline.errors import NoAnswerError
 from leadline.journal.events import SessionOpened
 from leadline.journal.file import Journal
+from leadline.outlook import preview
 from leadline.testing.faults import Fault, FaultKind
 from leadline.testing.lab import Lab
 from leadline.testing.spec import LabSpec

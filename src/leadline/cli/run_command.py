@@ -75,12 +75,13 @@ def sail(wired: Wired, also: Callable[[AnyEvent], None] = lambda event: None) ->
     `also` is told each event once it is on disk and shown.
     """
     from leadline import __version__
-    from leadline.campaign import begin, preview
+    from leadline.campaign import begin
     from leadline.cli.progress import Progress, screen
     from leadline.interrupts import Interrupts
     from leadline.journal.events import CampaignStarted, SessionOpened
     from leadline.journal.file import Journal
     from leadline.launch import masked
+    from leadline.outlook import preview
     from leadline.trial import TrialState
 
     wired.endpoint()  # a secret that cannot be had is refused before anything is written

@@ -119,7 +119,7 @@ SAFETY = Section(
         Key("grace_s", number(0), "from SIGTERM to SIGKILL", "10"),
         Key("deadline_s", _SECONDS, "a trial that lasts longer is ended", "7200"),
         Key("min_free_memory_gib", number(0), "free memory of the host that must remain", "1.0"),
-        Key("max_oom_chance", number(0, 1), "limit for settings foreseen to run out of memory; nothing foresees it yet", "0.05"),
+        Key("max_oom_chance", number(0, 1), "for settings foreseen to run out of memory; none is yet", "0.05"),
         Key(
             "may_change_output",
             list_of(TEXT, "knobs"),

@@ -51,6 +51,12 @@ class SettingQueued(Event, tag="setting_queued", frozen=True, kw_only=True):
     setting: Setting
 
 
+class Hooked(Event, tag="hooked", frozen=True, kw_only=True):
+    """Intent: the operator's `hook`, "drain" or "undrain", is about to run."""
+
+    hook: str
+
+
 class TrialPlanned(Event, tag="trial_planned", frozen=True, kw_only=True):
     trial: int
     proposal: Proposal
@@ -122,8 +128,8 @@ class SessionClosed(Event, tag="session_closed", frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    CampaignStarted | ProblemChanged | SessionOpened | SettingQueued | TrialPlanned | DeployStarted | DeployFinished
-    | MeasureStarted | Measured | Voided | Returning | Returned | TrialEnded | Decided | SessionClosed
+    CampaignStarted | ProblemChanged | SessionOpened | SettingQueued | Hooked | TrialPlanned | DeployStarted
+    | DeployFinished | MeasureStarted | Measured | Voided | Returning | Returned | TrialEnded | Decided | SessionClosed
 )  # fmt: skip
 
 

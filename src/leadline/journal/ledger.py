@@ -15,6 +15,7 @@ from leadline.journal.events import (
     Decided,
     DeployFinished,
     DeployStarted,
+    Hooked,
     Measured,
     MeasureStarted,
     ProblemChanged,
@@ -44,6 +45,7 @@ class Ledger:
         self.sessions: list[SessionOpened] = []
         self.in_force: DeployStarted | None = None  # a server of ours may be up: deployed, and not said to be returned
         self.returns: list[Returned] = []
+        self.drained = False  # users were sent away and not called back
         self.launches = 0
         self.trial_seconds: list[float] = []  # of launches that were given back
         self.events = 0
@@ -107,6 +109,9 @@ class Ledger:
     def _setting_queued(self, e: SettingQueued) -> None:
         if e.setting not in self.queued:
             self.queued.append(e.setting)
+
+    def _hooked(self, e: Hooked) -> None:
+        self.drained = e.hook == "drain"
 
     def _trial_planned(self, e: TrialPlanned) -> None:
         if e.trial != self.next_trial():
@@ -178,6 +183,7 @@ _APPLY: dict[type, Callable[[Ledger, Any], None]] = {
     ProblemChanged: Ledger._problem_changed,
     SessionOpened: Ledger._session_opened,
     SettingQueued: Ledger._setting_queued,
+    Hooked: Ledger._hooked,
     TrialPlanned: Ledger._trial_planned,
     DeployStarted: Ledger._deploy_started,
     DeployFinished: Ledger._deploy_finished,
