@@ -30,7 +30,7 @@ def main() -> int:
     template = (HERE / "campaign.toml.in").read_text(encoding="utf-8")
     text = template.format(command=json.dumps(command), cwd=json.dumps(str(FOLDER)), requests=REQUESTS)
     (campaign / "campaign.toml").write_text(text, encoding="utf-8")
-    print(f"demo: a campaign on {server['kind']}; in short, `leadline run {campaign.relative_to(FOLDER.parent)}`", flush=True)
+    print(f"demo: a campaign on {server['kind']}: leadline run {campaign.relative_to(FOLDER.parent)}", flush=True)
     return subprocess.run([sys.executable, "-m", "leadline", "run", str(campaign), "--yes"], check=False).returncode
 
 

@@ -91,6 +91,7 @@ def test_too_little_free_memory_is_refused_before_anything_is_started(tmp_path: 
         assert called.returncode == 2
         assert "safety.min_free_memory_gib asks for 1000000.0" in called.stderr
     assert launches(campaign) == 0
+    assert list((campaign.folder / "logs").iterdir()) == []
 
 
 # --- bench
