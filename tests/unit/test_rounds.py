@@ -97,6 +97,14 @@ def test_failed_launch_is_asked_again_once_at_once() -> None:
     assert (2, first.setting) in slots(later), "its other rounds are not lost"
 
 
+def test_setting_that_failed_twice_and_never_ran_costs_no_more_launches() -> None:
+    history = go(until=1)
+    (first,) = ask(history)
+    assert first.setting != PROBLEM.incumbent
+    later = go(grown(grown(history, first, TrialState.FAILED), first, TrialState.FAILED))
+    assert [t.setting for t in later.trials].count(first.setting) == 2
+
+
 def test_infeasible_setting_is_dropped_from_later_rounds() -> None:
     history = go(until=2)
     (bad,) = ask(history)

@@ -4,7 +4,7 @@ A *slot* is a setting in a round; it wants one COMPLETE trial. Rounds 1..R (`bud
 in an order of its own that depends on the seed alone, so that drift of the machine falls on no setting in particular.
 
 - INTERRUPTED: asked again, in the same round. FAILED: asked again once; a setting that failed twice and never ran is
-  given up. INFEASIBLE: never again, in no round.
+  given up, but not the incumbent, without which nothing can be compared. INFEASIBLE: never again, in no round.
 - Queued by hand: takes part in every round that is still open (some setting of the roster is not done in it), at a
   place drawn for it, or next when that place is past. For the rounds that it came too late for it gets rounds of its
   own, each a pair with one more launch of the incumbent, so that both are measured close in time. Their order
@@ -38,7 +38,7 @@ def propose(
     problem: Problem, history: History, roster: Sequence[Setting], n: int, rng: random.Random
 ) -> Sequence[Proposal] | Done:
     """The next `n` slots that are due. None is due while the last ones are live: an empty list, not Done."""
-    ledger = _Ledger(history)
+    ledger = _Ledger(history, problem.incumbent)
     due = [slot for slot in _slots(problem, history, roster, ledger, rng) if ledger.due(slot)]
     if due:
         return [_proposal(problem, roster, slot, ledger) for slot in due[:n]]
@@ -48,7 +48,7 @@ def propose(
 class _Ledger:
     """What became of each slot so far."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, incumbent: Setting) -> None:
         self.infeasible = set(history.infeasible())
         self.live: set[Slot] = set()
         self.tries: dict[Slot, list[TrialState]] = {}
@@ -59,7 +59,7 @@ class _Ledger:
                 self.live.add(slot)
         ran = {t.setting for t in history.complete()}
         failed = Counter(t.setting for t in history.trials if t.state is TrialState.FAILED)
-        self.hopeless = {s for s, n in failed.items() if n >= ATTEMPTS and s not in ran}
+        self.hopeless = {s for s, n in failed.items() if n >= ATTEMPTS and s not in ran | {incumbent}}
 
     def settled(self, slot: Slot) -> bool:
         """Nothing more will come of it."""

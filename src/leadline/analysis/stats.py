@@ -307,7 +307,7 @@ def _doubts(mean: float, half: float, pairs: int) -> tuple[Finding, ...]:
     found = []
     if pairs < FEW:
         message = "Fewer than 4 launch pairs: the interval rests more on the noise of the whole campaign than on them."
-        found.append(Finding(code="few_pairs", message=message, evidence=f"{pairs} launch pairs"))
+        found.append(Finding(code="few_pairs", message=message, evidence=f"{pairs} launch pair{'s' * (pairs != 1)}"))
     if half > abs(mean):
         found.append(
             Finding(

@@ -49,13 +49,9 @@ def command(campaign: str, yes: bool, as_json: bool) -> None:
 
 
 def _next(campaign: str, recommendation: Recommendation) -> str:
-    from leadline.answer import Verdict
-
     goals = recommendation.goals
     if all(g.setting in (None, recommendation.incumbent) for g in goals):
         return "nothing to change; `leadline try` measures a setting of your own"
-    if not any(g.score and g.score.verdict is Verdict.BETTER for g in goals):
-        return "no gain over today's setting is shown: raise budget.rounds and run again, or leave it as it is"
     one = "" if recommendation.single is not None else " --goal NAME"
     return f"leadline apply {campaign}{one or ' (or --goal NAME for what one goal wants)' * (len(goals) > 1)}"
 
