@@ -11,6 +11,14 @@ from leadline.errors import InterruptedRun
 from leadline.interrupts import STOPS, Interrupts
 
 
+@pytest.fixture(autouse=True)
+def no_nohup() -> Iterator[None]:
+    """The tests themselves may run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def interrupts() -> Iterator[Interrupts]:
     with Interrupts().installed() as installed:
@@ -84,3 +92,12 @@ def test_the_handlers_from_before_come_back() -> None:
     with Interrupts().installed():
         assert all(signal.getsignal(number) != handler for number, handler in before.items())
     assert {number: signal.getsignal(number) for number in STOPS} == before
+
+
+def test_sighup_stays_ignored_where_nohup_ignored_it() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interrupts().installed():
+        signal.raise_signal(signal.SIGHUP)
+        with pytest.raises(InterruptedRun):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
