@@ -34,7 +34,7 @@ demo: $(VENV)/.made .demo/server.json
 	$(BIN)/python demo/run.py
 
 test: setup
-	$(BIN)/python -m pytest -m "not torture"
+	$(BIN)/python -m pytest -n 4 --dist loadscope -m "not torture"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
