@@ -54,6 +54,7 @@ def _write(kind: str, argv: list[str], passed_over: list[str]) -> None:
     simulated = "SIMULATED" in kind
     found = {"kind": kind, "simulated": simulated, "argv": argv, "cwd": str(FOLDER), "passed_over": passed_over}
     (FOLDER / "server.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    os.sync()  # what was just installed is not to be written out while the first setting is measured
 
 
 def _install(requirement: str) -> str:
