@@ -52,6 +52,7 @@ from leadline.space import Setting
 from leadline.trial import Finding, Measurement, Proposal, TrialState, Void
 
 AGAIN = {Failure.NOT_GENERATING, Failure.RESTARTED, Failure.FOREIGN}
+DIED = {Failure.HOST_OOM, Failure.DEVICE_OOM_LOAD, Failure.KILLED, Failure.CRASHED}  # of more load than before
 NOT_ITS_FAULT = {Failure.RESTARTED, Failure.FOREIGN, Failure.PORT_IN_USE, Failure.STOPPED_BY_US}
 
 
@@ -167,17 +168,24 @@ class Campaign(msgspec.Struct, kw_only=True):
 
     def _spent(self, elapsed_s: float) -> str:
         """Which limit forbids another launch; "" when none does."""
-        ledger, budget, conduct = self.journal.ledger, self.problem.budget, self.conduct
-        launches = ledger.launches
-        if budget.max_launches is not None and launches >= budget.max_launches:
-            return f"budget.max_launches = {budget.max_launches} is spent"
-        if conduct.max_restarts is not None and launches >= conduct.max_restarts:
-            return f"window.max_restarts = {conduct.max_restarts} is spent"
+        budget, conduct, ledger = self.problem.budget, self.conduct, self.journal.ledger
+        spent = self._launches_spent()
+        if spent:
+            return spent
         if budget.max_minutes is not None and elapsed_s + self._trial_s() > budget.max_minutes * 60:
             return f"another launch does not fit into budget.max_minutes = {budget.max_minutes:g}"
         without = conduct.max_minutes_without_service
         if without is not None and ledger.without_service_s() + self._trial_s() > without * 60:
             return f"another launch does not fit into window.max_minutes_without_service = {without:g}"
+        return ""
+
+    def _launches_spent(self) -> str:
+        for name, most in (
+            ("budget.max_launches", self.problem.budget.max_launches),
+            ("window.max_restarts", self.conduct.max_restarts),
+        ):
+            if most is not None and self.journal.ledger.launches >= most:
+                return f"{name} = {most} is spent"
         return ""
 
     def _trial_s(self) -> float:
@@ -205,15 +213,13 @@ class Campaign(msgspec.Struct, kw_only=True):
             self._hook(self.conduct.undrain)
             self.journal.append(Hooked(hook="undrain"))
         except HostError as error:
-            raise NotGivenBackError(f"users do not reach the service: {error}. Run that command by hand.") from error
+            raise NotGivenBackError(f"users do not reach the service: {error}") from error
 
     def _hook(self, argv: Sequence[str]) -> None:
         if argv:
             done = self.deployer.host.run(argv, timeout_s=300)
             if done.code != 0:
-                raise HostError(
-                    f"{' '.join(argv)} ended with {done.code}: {done.stderr.decode(errors='replace').strip()}"
-                )
+                raise HostError(f"the hook {argv[0]} ended with {done.code}; run it by hand to see why")
 
     # --- one trial
 
@@ -236,7 +242,7 @@ class Campaign(msgspec.Struct, kw_only=True):
 
     def _attempts(self, number: int, proposal: Proposal, launch: LaunchSpec) -> Ended:
         diagnosis = self._attempt(number, 1, proposal, launch)
-        if diagnosis is not None and diagnosis.failure in AGAIN:
+        if diagnosis is not None and diagnosis.failure in AGAIN and not self._launches_spent():
             diagnosis = self._attempt(number, 2, proposal, launch)
         if diagnosis is None:
             return Ended(state=TrialState.COMPLETE)
@@ -244,7 +250,8 @@ class Campaign(msgspec.Struct, kw_only=True):
             pause = not (diagnosis.failure is Failure.FOREIGN and self.conduct.foreign == "skip")
             return Ended(state=TrialState.FAILED, diagnosis=diagnosis, pause=pause)
         measured = self.journal.ledger.trial(number).measurements
-        extent = f"fits up to C={max(m.cell.concurrency for m in measured)}" if measured else "not at all"
+        died = diagnosis.failure in DIED
+        extent = f"fits up to C={max(m.cell.concurrency for m in measured)}" if measured and died else "not at all"
         return Ended(state=TrialState.INFEASIBLE, diagnosis=diagnosis, extent=extent)
 
     def _attempt(self, number: int, attempt: int, proposal: Proposal, launch: LaunchSpec) -> Diagnosis | None:
@@ -304,11 +311,15 @@ class Campaign(msgspec.Struct, kw_only=True):
         return self.problem.kept.merged(setting)
 
     def _give_back(self, number: int) -> None:
+        """Also when the journal can no longer be written: the service comes first. Raises NotGivenBackError."""
         clock = self.deployer.clock
-        self.journal.append(Returning(trial=number))
-        began = clock.now_ns()
-        ended = str(self.deployer.give_back(*self.held)) if self.held is not None else "did not become ready"
-        self.held = None
+        began, ended = clock.now_ns(), "did not become ready"
+        try:
+            self.journal.append(Returning(trial=number))
+        finally:
+            if self.held is not None:
+                held, self.held = self.held, None
+                ended = str(self.deployer.give_back(*held))
         self.journal.append(Returned(trial=number, took_s=(clock.now_ns() - began) / 1e9, ended=ended))
 
     # --- the answer

@@ -179,16 +179,25 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
         return self._not_generating() if generate else None
 
     def give_back(self, running: Running, observed: Observed) -> ExitFacts:
-        """End our server and execute the target's way back. Raises NotGivenBackError when somebody still listens."""
+        """End our server and execute the target's way back.
+
+        Raises NotGivenBackError when the process that listened for us still does, or a step of the way back fails.
+        """
+        address = self.engine.address(running.launch)
+        ours = self.host.listener(*address)
+        if ours is not None and not running.session.owns(ours.pid):
+            ours = None
         ended = running.session.end(self.rules.grace_s)
-        for step in self.target.restore(observed):
-            if not isinstance(step, Stop):
-                execute(self.host, step, None)
-        host, port = self.engine.address(running.launch)
-        owner = self.host.listener(host, port)
-        if owner is not None and running.session.owns(owner.pid):
+        try:
+            for step in self.target.restore(observed):
+                if not isinstance(step, Stop):
+                    execute(self.host, step, None)
+            owner = self.host.listener(*address)
+        except (LeadlineError, OSError) as error:
+            raise NotGivenBackError(f"the way back failed: {error}. Look at the service now.") from error
+        if owner is not None and ours is not None and (owner.pid, owner.start_id) == (ours.pid, ours.start_id):
             raise NotGivenBackError(
-                f"the server that we started still listens on port {port} (pid {owner.pid}): stop it now by hand"
+                f"the server that we started still listens on port {address[1]} (pid {owner.pid}): stop it now by hand"
             )
         return ended
 
@@ -202,8 +211,8 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
                 raise StartFailed(self._diagnose(session, launch, log))
             reply = self.prober.fetch(health)
             if reply.ok:
-                stranger = self._stranger(session, launch)
-                if stranger is not None:
+                stranger = self._stranger(session, launch, answered=True)
+                if stranger is not None and session.exit() is None:
                     raise StartFailed(stranger)
                 silent = self._not_generating()
                 if silent is None:
@@ -249,9 +258,15 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
             remedy="look at the server's log; a health check alone does not show this",
         )
 
-    def _stranger(self, session: Session, launch: LaunchSpec) -> Diagnosis | None:
+    def _stranger(self, session: Session, launch: LaunchSpec, *, answered: bool = False) -> Diagnosis | None:
         host, port = self.engine.address(launch)
         owner = self.host.listener(host, port)
+        if owner is None and answered:
+            return Diagnosis(
+                failure=Failure.PORT_IN_USE,
+                reason=f"the service's URL answers, but nobody listens on port {port}, where our server will",
+                remedy="service.url leads to another server: leave it out, or make it lead to the trial's own port",
+            )
         if owner is None or session.owns(owner.pid):
             return None
         return Diagnosis(
@@ -302,7 +317,7 @@ def execute(host: Host, step: Step, session: Session | None = None) -> Session |
             done = _run(host, step)
             if done.code != 0:
                 error = done.stderr.decode(errors="replace").strip()
-                raise HostError(f"{' '.join(step.argv)} ended with {done.code}: {error}")
+                raise HostError(f"{step.argv[0]} ended with {done.code}: {error}")
         case Put():
             _expect(host, step.path, step.expect)
             host.write(step.path, step.content.encode(), step.mode)

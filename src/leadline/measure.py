@@ -141,6 +141,9 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
             doubt = Diagnosis(failure=Failure.RESTARTED, reason=reason, remedy="find what restarts it")
         if doubt is None and failed:
             doubt = self.deployer.doubt(running, generate=True)
+        if doubt is None and sum(not r.warmup for r in report.records) < sum(map(len, self.plan(job).sessions)):
+            reason = f"the server fell silent for {self.rules.stall_s:g} s, so the load was ended early"
+            doubt = Diagnosis(failure=Failure.NOT_GENERATING, reason=reason, remedy="read its log for what it did then")
         if doubt is not None:
             raise Spoiled(doubt)
         foreign = engine.foreign_tokens(before, after, report.records)
@@ -175,7 +178,7 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
             trial=job.trial,
             cell=job.cell,
             attempt=job.attempt,
-            origin=origin(engine.effective(after)),
+            origin=origin(engine.effective(after), engine.effective(before)),
             started_at=started_at,
             window_s=(report.window_end_ns - report.window_start_ns) / 1e9,
             requests=len(measured),
@@ -239,9 +242,9 @@ def values_of(report: LoadReport, acceptance: Acceptance | None) -> dict[str, fl
     return values
 
 
-def origin(effective: Effective) -> Origin:
-    """The lab server says what it is in its version: a simulated number can never pass for a measured one."""
-    return Origin.SIMULATED if LAB_MARK in (effective.version or "") else Origin.MEASURED
+def origin(*effective: Effective) -> Origin:
+    """The lab server says what it is in its version, once at least in what was seen of it."""
+    return Origin.SIMULATED if any(LAB_MARK in (e.version or "") for e in effective) else Origin.MEASURED
 
 
 def _enough(sessions: list[tuple[PlannedRequest, ...]], requests: int) -> Sessions:

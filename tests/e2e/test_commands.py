@@ -252,7 +252,7 @@ def test_5_when_the_users_do_not_reach_the_service_again(tmp_path: Path) -> None
     add_to(campaign, "budget", "max_launches = 1\n")
     called = campaign.run()
     assert called.returncode == 5
-    assert "users do not reach the service: false ended with 1" in called.stderr
+    assert "users do not reach the service: the hook false ended with 1; run it by hand" in called.stderr
 
 
 def test_1_when_this_machine_fails_us(tmp_path: Path) -> None:

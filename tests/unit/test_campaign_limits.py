@@ -184,17 +184,17 @@ def test_with_nothing_to_launch_no_hook_runs(tmp_path: Path) -> None:
 def test_a_drain_that_fails_starts_nothing_and_is_taken_back(tmp_path: Path) -> None:
     lab = Lab(QUIET)
     sim = Sim(lab, tmp_path, conduct=hooked(lab, failing="off"))
-    with pytest.raises(HostError, match="router off ended with 3: no such pool"):
+    with pytest.raises(HostError, match="the hook router ended with 3; run it by hand"):
         sim.run()
     assert hooks(lab) == ["off", "on"]
     assert lab.processes == []
-    assert sim.ledger().closed.reason.startswith("router off")
+    assert sim.ledger().closed.reason.startswith("the hook router")
 
 
 def test_an_undrain_that_fails_is_a_service_not_given_back(tmp_path: Path) -> None:
     lab = Lab(QUIET)
     sim = Sim(lab, tmp_path, rounds=1, conduct=hooked(lab, failing="on"))
-    with pytest.raises(NotGivenBackError, match=r"users do not reach the service: router on .*by hand") as raised:
+    with pytest.raises(NotGivenBackError, match=r"users do not reach the service: the hook router .*by hand") as raised:
         sim.run()
     assert raised.value.exit_code == 5
     assert sim.ledger().decided is not None, "the answer is not lost"

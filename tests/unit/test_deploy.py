@@ -316,7 +316,7 @@ def test_a_file_that_somebody_else_changed_is_refused_and_left(step: Put | Remov
 def test_a_command_that_fails_is_an_error_with_its_last_words() -> None:
     lab = Lab()
     lab.commands["router"] = lambda argv: Completed(argv=tuple(argv), code=3, stdout=b"", stderr=b"no such pool\n")
-    with pytest.raises(HostError, match="router off ended with 3: no such pool"):
+    with pytest.raises(HostError, match="router ended with 3: no such pool"):
         execute(lab.host, Run(argv=("router", "off"), timeout_s=5.0))
 
 

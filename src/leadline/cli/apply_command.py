@@ -73,12 +73,12 @@ def command(campaign: str, goal: str | None, words: str | None, yes: bool, as_js
 def _roll_out(wired: Wired, applied: Applied, steps: Sequence[Step]) -> None:
     """All steps, or none: what was done is taken back when one fails, so that it can be tried again."""
     from leadline.deploy import execute
-    from leadline.errors import HostError
+    from leadline.errors import HostError, LeadlineError
 
     try:
         for step in steps:
             execute(wired.host, step)
-    except HostError as error:
+    except LeadlineError as error:
         _take_back(wired, applied)
         raise HostError(f"{error}. {applied.path} is as it was: see to what is in the way, and apply again.") from error
 
@@ -109,9 +109,15 @@ def _refuse_twice(wired: Wired) -> None:
 def _chosen(wired: Wired, goal: str | None, words: str | None) -> Setting:
     from leadline.errors import InputError
     from leadline.journal.file import replay
+    from leadline.launch import masked
     from leadline.space import Setting
 
     ledger = replay(wired.folder.journal).ledger
+    if ledger.started is not None and ledger.started.launch != str(masked(wired.base)):
+        raise InputError(
+            f"service.command is not the one that was measured: then {ledger.started.launch}, now {masked(wired.base)}."
+            f" What ran there says nothing of this one: put campaign.toml back, or run a new campaign in another folder."
+        )
     if goal is not None and words is not None:
         raise InputError("--goal and --setting exclude each other: say which one you want")
     if words is not None:

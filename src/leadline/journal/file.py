@@ -8,6 +8,7 @@ owner and reason, and ends with the process. Replaying the lines gives the campa
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import getpass
 import os
@@ -90,6 +91,7 @@ class Journal:
         self.path = path
         self.watch: Callable[[AnyEvent], None] = lambda event: None
         self._utc, self._shield = utc, shield
+        self._broken = ""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(path.with_suffix(".lock"), reason, utc())
         try:
@@ -111,6 +113,8 @@ class Journal:
     def append(self, event: AnyEvent) -> AnyEvent:
         """Check that the event may follow, write it, wait until it is on disk, then tell the watcher."""
         with self._shield():
+            if self._broken:
+                raise JournalError(f"{self.path}: an event before this one could not be written: {self._broken}")
             event = msgspec.structs.replace(event, seq=self.ledger.events + 1, at=self._utc())
             self.ledger.apply(event)
             self._write(to_json(event) + b"\n")
@@ -118,11 +122,16 @@ class Journal:
         return event
 
     def _write(self, line: bytes) -> None:
+        """All of it and on disk, or nothing and never again: a gap would make the whole journal unreadable."""
         size = os.fstat(self._fd).st_size
-        if os.write(self._fd, line) != len(line):
+        try:
+            if os.write(self._fd, line) != len(line):
+                raise OSError(errno.ENOSPC, "only a part of the event fitted")
+            os.fsync(self._fd)
+        except OSError as error:
+            self._broken = error.strerror or str(error)
             os.ftruncate(self._fd, size)
-            raise JournalError(f"{self.path}: the disk took only a part of an event; free some space and run again")
-        os.fsync(self._fd)
+            raise JournalError(f"{self.path}: {self._broken}; free some space and run again") from error
 
     def close(self) -> None:
         os.close(self._fd)
