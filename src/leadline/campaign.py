@@ -356,7 +356,8 @@ class Campaign(msgspec.Struct, kw_only=True):
 def begin(journal: Journal, start: CampaignStarted, session: SessionOpened) -> None:
     """Take a journal up: a new campaign, or one that goes on. Raises InputError when it was another service's.
 
-    Goals, knobs and budget may have changed meanwhile; today's setting, engine and target may not.
+    Weights, values and budget may have changed meanwhile; today's setting, engine and target may not, and no cell may
+    be new once something was measured: what ran before has no number there.
     """
     known, problem = journal.ledger.started, journal.ledger.problem
     if known is None or problem is None:
@@ -374,6 +375,12 @@ def begin(journal: Journal, start: CampaignStarted, session: SessionOpened) -> N
                     f"this folder holds a campaign with another {what}: then {then}, now {now}. Its numbers cannot be "
                     f"compared with new ones: use a new folder, or put campaign.toml back."
                 )
+        new = [str(c) for c in start.problem.cells() if c not in problem.cells()]
+        if new and journal.ledger.history().complete():
+            raise InputError(
+                f"the goals of this campaign now ask for {', '.join(new)}, where nothing was measured so far. Weigh "
+                f"only {', '.join(map(str, problem.cells()))}, or use a new folder."
+            )
         if problem != start.problem:
             journal.append(ProblemChanged(problem=start.problem, config_digest=start.config_digest))
     journal.append(session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -171,6 +172,35 @@ def test_other_goals_over_the_same_cells_are_answered_without_a_launch(tmp_path:
     assert [g.goal for g in recommendation.goals] == ["alone", "crowd"]
     assert len(sim.lab.processes) == 8
     assert [tag(e) for e in events(sim)].count("problem_changed") == 1
+
+
+def test_a_cell_that_is_new_to_a_measured_campaign_is_refused(tmp_path: Path) -> None:
+    """What ran before has no number there: nothing could be compared with today's setting."""
+    sim = Sim(Lab(QUIET), tmp_path)
+    sim.run()
+    sim.problem = msgspec.structs.replace(sim.problem, goals=(goal("more", "coding@1", "coding@8"),))
+    with pytest.raises(InputError, match=r"coding@8, where nothing was measured .* new folder"):
+        sim.run()
+    assert len(sim.lab.processes) == 8
+
+
+def test_the_server_is_ended_even_when_the_journal_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = Sim(Lab(QUIET), tmp_path)
+    real = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        return real(fd, data[:20] if b'"event":"measured"' in data else data)
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(JournalError, match="could not be written"):
+        sim.run()
+    monkeypatch.undo()
+    assert not sim.lab.listener(PORT)
+    assert sim.lab.processes[0].exit() is not None
+    assert [tag(e) for e in events(sim)][-1] == "measure_started"
+    assert sim.run().single is not None
 
 
 def test_a_wider_knob_launches_only_what_is_new(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def _chosen(wired: Wired, goal: str | None, words: str | None) -> Setting:
     if ledger.started is not None and ledger.started.launch != str(masked(wired.base)):
         raise InputError(
             f"service.command is not the one that was measured: then {ledger.started.launch}, now {masked(wired.base)}."
-            f" What ran there says nothing of this one: put campaign.toml back, or run a new campaign in another folder."
+            f" What ran there says nothing of this one: put campaign.toml back, or run a campaign in another folder."
         )
     if goal is not None and words is not None:
         raise InputError("--goal and --setting exclude each other: say which one you want")

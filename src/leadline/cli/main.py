@@ -13,7 +13,7 @@ import click
 
 from leadline import __version__
 from leadline.cli.common import let_go
-from leadline.errors import LeadlineError
+from leadline.errors import InterruptedRun, LeadlineError
 
 COMMANDS = {
     "init": "Write a campaign.toml from a server's command line.",
@@ -83,6 +83,8 @@ def main() -> NoReturn:
     json_wanted = "--json" in sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
     try:
         cli(standalone_mode=False)
+    except InterruptedRun as stop:
+        _say(f"{stop}; what was finished is kept, and the same command goes on", stop.exit_code, json_wanted)
     except LeadlineError as error:
         _say(str(error), error.exit_code, json_wanted)
     except click.ClickException as error:

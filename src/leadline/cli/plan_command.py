@@ -125,7 +125,8 @@ def _latest(outlook: Outlook) -> list[str]:
     if not outlook.minutes:
         return []
     end = datetime.now() + timedelta(minutes=outlook.minutes)
-    return [f"returned   about {end:%H:%M} if started now"]
+    least = "not before" if "on top" in outlook.based_on else "about"
+    return [f"returned   {least} {end:%H:%M} if started now"]
 
 
 def _limits(wired: Wired) -> str:

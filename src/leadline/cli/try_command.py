@@ -19,7 +19,7 @@ def command(campaign: str, setting: tuple[str, ...], as_json: bool) -> None:
     """
     from leadline.build import wire
     from leadline.errors import InputError
-    from leadline.journal.file import owner_of
+    from leadline.journal.file import owner_of, replay
     from leadline.outlook import difference
     from leadline.space import Setting
 
@@ -32,6 +32,12 @@ def command(campaign: str, setting: tuple[str, ...], as_json: bool) -> None:
     if problem:
         raise InputError(problem)
     removed, added = difference(wired.trial_base, wired.render(asked))
+    known = sum(t.setting == asked for t in replay(wired.folder.journal).ledger.history().complete())
+    if known:
+        raise InputError(
+            f"{asked} has been measured already, in {known} launch{'es' * (known > 1)}: `leadline report` shows it. "
+            f"For more launches of every setting raise budget.rounds and run again."
+        )
     queued = wired.folder.inbox.add(asked)
     owner = owner_of(wired.folder.journal)
     if as_json:

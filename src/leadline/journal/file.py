@@ -154,7 +154,8 @@ def owner_of(path: Path) -> Owner | None:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
     except BlockingIOError:
-        return _read_owner(fd)
+        owner = _read_owner(fd)
+        return owner if owner is None or not _gone(owner) else None
     finally:
         os.close(fd)
 
@@ -171,6 +172,13 @@ def _lock(path: Path, reason: str, since: str) -> int:
     os.ftruncate(fd, 0)
     os.pwrite(fd, to_json(owner), 0)
     return fd
+
+
+def _gone(owner: Owner) -> bool:
+    """Whether that process is known to be dead: a child of it, killed between fork and exec, may hold its lock on."""
+    return (
+        owner.host == socket.gethostname() and not Path(f"/proc/{owner.pid}").exists() and Path("/proc/self").exists()
+    )
 
 
 def _try_lock(fd: int) -> bool:
