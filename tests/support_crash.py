@@ -215,7 +215,7 @@ class Crash:
 
     def left(self, voyage: Voyage) -> list[str]:
         """What there still is of a voyage: processes, the server of the journal's last launch, a listener."""
-        found = [f"{p.pid} {p.name()}" for p in voyage.crew()]
+        found = [str(p) for p in voyage.crew() if p.is_running()]  # str never fails for one that ends meanwhile
         deployed = [e for e in self.entries() if isinstance(e, DeployFinished)]
         found += [f"the server, pid {e.pid}" for e in deployed[-1:] if alive(e)]
         listener = LocalHost().listener("127.0.0.1", self.port)  # asked from the kernel: no connection is made
