@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
@@ -17,22 +18,24 @@ from typing import Any
 
 import msgspec
 
+from leadline import detect
 from leadline.campaign import Campaign, Conduct
 from leadline.clock import SystemClock
 from leadline.config import CampaignSpec, Hours, Names, Secret, parse_campaign, window_allows
 from leadline.deploy import Deployer, Rules
 from leadline.errors import InputError
-from leadline.goal import Budget, Limits, Problem
+from leadline.evidence import Ground, Seen
+from leadline.goal import Problem
 from leadline.inbox import Inbox
 from leadline.interrupts import Interrupts
-from leadline.journal.file import Journal
+from leadline.journal.file import Journal, replay
 from leadline.launch import LaunchSpec
 from leadline.load.loader import ProcessLoader
 from leadline.load.prober import HttpProber
 from leadline.measure import Endpoint, LoadRules, Measurer, cut
-from leadline.outlook import difference
 from leadline.ports import Clock, Engine, Host, Prober, Strategy, Target, Workload
-from leadline.space import Knob, Setting, Space, Value
+from leadline.pose import pose
+from leadline.space import Setting
 
 DAY_MIN = 24 * 60
 CAMPAIGN_FILE = "campaign.toml"
@@ -118,8 +121,23 @@ class Wired(msgspec.Struct, frozen=True, kw_only=True):
         return self.engine.render(self.trial_base, self.problem.kept.merged(setting))
 
     def permanent(self, setting: Setting) -> LaunchSpec:
-        """How the same setting is launched for good: on the service's own port."""
-        return self.engine.render(self.base, self.problem.kept.merged(setting))
+        """How the same setting is launched for good: on the service's own port, its files beside the launch script."""
+        script = Path(self.spec.beside(self.spec.service.launch_script))
+        base = msgspec.structs.replace(self.base, scratch=str(script.parent))
+        return self.engine.render(base, self.problem.kept.merged(setting))
+
+    def ground(self, seen: Sequence[Seen] = ()) -> Ground:
+        """What a memory law can be told of this service."""
+        service = self.spec.service
+        return detect.ground(
+            self.engine,
+            self.host,
+            self.base,
+            model_config=self.spec.beside(service.model_config) if service.model_config else None,
+            draft_config=self.spec.beside(service.draft_config) if service.draft_config else None,
+            device_bytes=None if service.device_gib is None else int(service.device_gib * 2**30),
+            seen=seen,
+        )
 
     def launches_left(self, launched: int) -> int | None:
         """What the limits still allow after so many; None = they do not say."""
@@ -130,7 +148,7 @@ class Wired(msgspec.Struct, frozen=True, kw_only=True):
         safety, service = self.spec.safety, self.spec.service
         rules = Rules(
             start_stall_s=service.start_stall_s,
-            ready_s=min(30.0, service.request_stall_s),
+            ready_s=service.request_stall_s,
             deadline_s=safety.deadline_s,
             grace_s=safety.grace_s,
             min_free_memory_bytes=int(safety.min_free_memory_gib * 2**30),
@@ -179,13 +197,11 @@ def wire(campaign: str) -> Wired:
     """Read campaign.toml and build what it names. Reads files and secrets; starts and changes nothing."""
     folder = Folder.of(campaign)
     spec = parse_campaign(_text_of(folder.config), str(folder.config), names())
-    engine: Engine = plugin("engines", spec.service.engine, "engine")
-    cwd = spec.service.cwd
-    base = LaunchSpec(argv=spec.service.command, env=spec.service.env, cwd=spec.beside(cwd) if cwd else None)
+    host: Host = plugin("hosts", "local", "host")()
+    engine, base = _engine(spec, host, folder)
     port = spec.traffic.private_port
     trial_base = base if port is None else engine.move(base, port)
-    problem = _problem(spec, engine, base)
-    engine.render(base, problem.kept.merged(problem.incumbent))  # a base that cannot be rewritten is refused here
+    problem = pose(spec, engine, trial_base)
     workloads = {w.name: _workload(spec, w.name) for w in spec.workloads}
     for cell in problem.cells():  # so are too few prompts
         cut(workloads[cell.workload], cell, problem.cells(), _load_rules(spec), problem.seed)
@@ -196,7 +212,7 @@ def wire(campaign: str) -> Wired:
         target=plugin("targets", spec.service.target, "target")(
             base, spec.beside(spec.service.launch_script), spec.safety.grace_s
         ),
-        host=plugin("hosts", "local", "host")(),
+        host=host,
         clock=SystemClock(),
         strategy=plugin("strategies", spec.budget.strategy, "strategy"),
         workloads=workloads,
@@ -205,6 +221,27 @@ def wire(campaign: str) -> Wired:
         problem=problem,
         url=_url(spec, engine, trial_base),
     )
+
+
+def _engine(spec: CampaignSpec, host: Host, folder: Folder) -> tuple[Engine, LaunchSpec]:
+    """The dialect of the version that the launch starts, and the launch with its files."""
+    service = spec.service
+    engine: Engine = plugin("engines", service.engine, "engine")
+    base = LaunchSpec(
+        argv=service.command,
+        env=service.env,
+        cwd=spec.beside(service.cwd) if service.cwd else None,
+        scratch=str(folder.path / "launch"),
+    )
+    version = service.engine_version or detect.version(engine, host, base) or _ran(folder)
+    engine = engine.at(version)
+    return engine, detect.with_files(engine, host, base)
+
+
+def _ran(folder: Folder) -> str | None:
+    """The version that the campaign's last launch ran, for a machine that has the folder but not the server."""
+    trials = replay(folder.journal).ledger.history().trials
+    return next((t.effective.version for t in reversed(trials) if t.effective and t.effective.version), None)
 
 
 def _text_of(path: Path) -> str:
@@ -226,6 +263,16 @@ def plugin(kind: str, name: str, attribute: str) -> Any:
     raise InputError(f"no {kind} plug-in named {name!r}; there are {', '.join(found(kind))}")
 
 
+def engine_of(argv: Sequence[str]) -> str:
+    """The engine that a command line starts, by the words that start it. Raises InputError when none is recognised."""
+    for name in found("engines"):
+        engine: Engine = plugin("engines", name, "engine")
+        text = "\n".join(argv)
+        if any(re.search(rf"(?<![\w.-]){re.escape(p)}(?![\w-])", text) for p in engine.programs):
+            return name
+    raise InputError(f"cannot tell the engine from {argv[0]!r}; say --engine with one of {', '.join(found('engines'))}")
+
+
 def found(kind: str) -> tuple[str, ...]:
     """The names of all plug-ins of a kind."""
     return tuple(sorted({*_modules(kind), *(p.name for p in entry_points(group=f"leadline.{kind}"))}))
@@ -234,7 +281,7 @@ def found(kind: str) -> tuple[str, ...]:
 def names() -> Names:
     """What campaign.toml may name."""
     engines = found("engines")
-    knobs = {e: plugin("engines", e, "engine").knobs(None) for e in engines}
+    knobs = {e: plugin("engines", e, "engine").knobs() for e in engines}
     return Names(
         engines=engines,
         targets=found("targets"),
@@ -249,55 +296,6 @@ def _modules(kind: str) -> set[str]:
     folder = importlib.import_module(f"leadline.{kind}")
     hidden = {"supervisor", "data"}
     return {m.name for m in pkgutil.iter_modules(folder.__path__) if not m.name.startswith("_")} - hidden
-
-
-def _problem(spec: CampaignSpec, engine: Engine, base: LaunchSpec) -> Problem:
-    flags = {k.name: k for k in engine.knobs(None)}
-    knobs = tuple(
-        msgspec.structs.replace(flags[k.name], values=k.values)
-        if k.name in flags
-        else Knob(name=k.name, values=k.values, flag=k.name.partition(":")[2])
-        for k in spec.knobs
-    )
-    knobs = tuple(_with_own_flag(engine, base, spec.keep, k) for k in knobs)
-    today = {k.name: _today(engine, base, k) for k in knobs}
-    missing = [name for name, value in today.items() if value is None]
-    if missing:
-        raise InputError(
-            f"{spec.path}: service.command does not set {', '.join(missing)}, so today's value is not known; write it "
-            f"into service.command as it is in force today, so that it can be compared and given back."
-        )
-    return Problem(
-        space=Space(knobs=knobs),
-        incumbent=Setting.of({k: v for k, v in today.items() if v is not None}),
-        goals=spec.goals,
-        kept=spec.keep,
-        limits=Limits(max_oom_chance=spec.safety.max_oom_chance, may_change_output=spec.safety.may_change_output),
-        budget=Budget(
-            rounds=spec.budget.rounds, max_launches=spec.budget.max_launches, max_minutes=spec.budget.max_minutes
-        ),
-        seed=spec.budget.seed,
-    )
-
-
-def _with_own_flag(engine: Engine, base: LaunchSpec, kept: Setting, knob: Knob) -> Knob:
-    """The knob with the one flag that changes here when its value does: an engine's depth has a flag per method."""
-    values = [v for v in knob.values if v != 0][:2]
-    if len(values) < 2:
-        return knob
-    try:
-        one, other = (engine.render(base, kept.merged(Setting.of({knob.name: v}))) for v in values)
-    except InputError:
-        return knob
-    flags = sorted({unit.split()[0].split("=")[0] for unit in difference(one, other)[1]})
-    return msgspec.structs.replace(knob, flag=" ".join(flags)) if flags else knob
-
-
-def _today(engine: Engine, base: LaunchSpec, knob: Knob) -> Value | None:
-    """Today's value of a knob; a bare flag that is not there is off."""
-    value = engine.value(base, knob.name)
-    bare = all(isinstance(v, bool) for v in knob.values)
-    return False if value is None and bare else value
 
 
 def _url(spec: CampaignSpec, engine: Engine, trial_base: LaunchSpec) -> str:

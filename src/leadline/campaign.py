@@ -14,7 +14,7 @@ import msgspec
 
 from leadline.analysis.recommend import recommend
 from leadline.answer import Recommendation
-from leadline.deploy import Deployer, Running, StartFailed, differences
+from leadline.deploy import Deployer, Running, StartFailed
 from leadline.errors import (
     HostError,
     InputError,
@@ -50,10 +50,7 @@ from leadline.measure import Job, Measurer, Spoiled
 from leadline.ports import Done, Observed, Strategy
 from leadline.space import Setting
 from leadline.trial import Finding, Measurement, Proposal, TrialState, Void
-
-AGAIN = {Failure.NOT_GENERATING, Failure.RESTARTED, Failure.FOREIGN}
-DIED = {Failure.HOST_OOM, Failure.DEVICE_OOM_LOAD, Failure.KILLED, Failure.CRASHED}  # of more load than before
-NOT_ITS_FAULT = {Failure.RESTARTED, Failure.FOREIGN, Failure.PORT_IN_USE, Failure.STOPPED_BY_US}
+from leadline.verdict import AGAIN, DIED, NOT_ITS_FAULT, differences
 
 
 class Conduct(msgspec.Struct, frozen=True, kw_only=True):

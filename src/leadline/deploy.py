@@ -13,11 +13,9 @@ from contextlib import AbstractContextManager, nullcontext
 import msgspec
 
 from leadline.errors import HostError, InterruptedRun, LeadlineError, NotGivenBackError, RefusedError
-from leadline.evidence import Diagnosis, Effective, Evidence, ExitFacts, Failure, Reply
+from leadline.evidence import Diagnosis, Evidence, ExitFacts, Failure, Reply
 from leadline.launch import LaunchSpec, Put, Remove, Run, Start, Step, Stop
 from leadline.ports import Clock, Completed, Engine, Host, Observed, Prober, Session, Target
-from leadline.space import Setting
-from leadline.trial import Finding
 
 POLL_S = 0.1
 
@@ -309,6 +307,8 @@ def execute(host: Host, step: Step, session: Session | None = None) -> Session |
     """One Step. A Start gives the session that it began. An `expect` that no longer holds is refused."""
     match step:
         case Start():
+            for file in step.launch.ours:
+                host.write(file.path, file.content.encode(), 0o600)  # it may hold a secret of the original
             return host.start(step)
         case Stop():
             if session is not None:
@@ -345,37 +345,3 @@ def _expect(host: Host, path: str, expected: str) -> None:
 def _run(host: Host, step: Run) -> Completed:
     argv = ("sudo", "-n", *step.argv) if step.sudo else step.argv
     return host.run(argv, timeout_s=step.timeout_s)
-
-
-def differences(asked: Setting, found: Effective) -> tuple[Diagnosis | None, tuple[Finding, ...]]:
-    """What really runs against what was asked: a reason to call the trial INFEASIBLE, and findings.
-
-    Another depth is never this setting. A smaller max_running is a result of memory, and is reported beside the number.
-    """
-    depth = asked.integer("depth")
-    if depth is not None and found.depth is not None and found.depth != depth:
-        return _wrong_depth(f"asked for depth {depth}, the server runs depth {found.depth}"), ()
-    if depth and found.speculating is False:
-        reason = f"asked for depth {depth}, but speculation did not start and the server runs without it"
-        return Diagnosis(failure=Failure.NO_SPECULATION, reason=reason, remedy="look for the reason in its log"), ()
-    if depth == 0 and found.speculating:
-        return _wrong_depth("asked for no speculation, but the server speculates"), ()
-    cap = asked.integer("max_running")
-    if cap is None or found.max_running is None or found.max_running == cap:
-        return None, ()
-    return None, (
-        Finding(
-            code="max_running_cut",
-            message=f"asked for max_running {cap}, the server runs {found.max_running}.",
-            size=f"{found.max_running - cap:+d} requests",
-            remedy="Read the throughput at high concurrency with this cap in mind.",
-        ),
-    )
-
-
-def _wrong_depth(reason: str) -> Diagnosis:
-    return Diagnosis(
-        failure=Failure.WRONG_DEPTH,
-        reason=reason,
-        remedy="look for an environment variable or a configuration file that overrides the flag",
-    )

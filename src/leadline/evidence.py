@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
+
+from leadline.launch import LaunchSpec
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,15 +82,24 @@ class Failure(StrEnum):
 
     HOST_OOM = "host_oom"
     DEVICE_OOM_START = "device_oom_start"
+    DEVICE_OOM_KV = "device_oom_at_kv_allocation"
+    DEVICE_OOM_GRAPH = "device_oom_at_graph_capture"
     DEVICE_OOM_LOAD = "device_oom_under_load"
+    NO_KV_ROOM = "weights_leave_no_kv_room"
+    KV_STARVED = "kv_starved"
     KILLED = "killed"
     CRASHED = "crashed"
     BAD_FLAG = "flag_rejected"
+    BAD_COMBINATION = "flags_do_not_go_together"
+    ENVIRONMENT = "environment_missing"
     MODEL_MISSING = "model_missing"
     DRAFT_BAD = "draft_incompatible"
     PORT_IN_USE = "port_in_use"
     NO_PROGRESS = "no_progress_at_start"
     NOT_GENERATING = "healthy_but_not_generating"
+    ENGINE_DEAD = "engine_dead_process_alive"
+    WATCHDOG = "ended_by_its_watchdog"
+    DEVICE_LOST = "device_lost"
     WRONG_DEPTH = "another_depth_in_force"
     NO_SPECULATION = "speculation_did_not_start"
     RESTARTED = "restarted_by_itself"
@@ -99,13 +111,18 @@ class Failure(StrEnum):
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Why it failed: the class, one sentence, the telling line, what to change in the engine's own flags, and what it
-    says of other settings ("deeper ones too")."""
+    says of other settings ("deeper ones too").
+
+    `fails_too` is the same for programs: knobs and the direction in which a setting fails as well, as "depth+" (more of
+    it), "memory_fraction-" (less of it) or "draft_model=" (any setting with the same value).
+    """
 
     failure: Failure
     reason: str
     line: str = ""
     remedy: str = ""
     implies: str = ""
+    fails_too: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.reason + (f" [{self.line.strip()[:160]}]" if self.line else "")
@@ -114,16 +131,33 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 class Effective(msgspec.Struct, frozen=True, kw_only=True):
     """What the live server really runs. None = the engine does not tell (yet), never a guess.
 
-    `context` and `kv_tokens` in tokens; `max_running` = requests decoded at once.
+    `context` and `kv_tokens` in tokens; `max_running` = requests decoded at once; `topk` and `draft_tokens` as the knobs;
+    `graphs` = whether decode steps run as captured graphs, `graph_max_batch` = the largest batch that does;
+    `moe_tuned` = whether the fused-MoE kernels found a tuned configuration; `weights_bytes` of one device.
     """
 
     depth: int | None = None
     speculating: bool | None = None
+    topk: int | None = None
+    draft_tokens: int | None = None
     max_running: int | None = None
     context: int | None = None
     kv_tokens: int | None = None
+    memory_fraction: float | None = None
+    graphs: bool | None = None
+    graph_max_batch: int | None = None
+    moe_tuned: bool | None = None
+    weights_bytes: int | None = None
     model: str | None = None
     version: str | None = None
+
+
+class Busy(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy the server is at one moment: requests being decoded, requests that wait. None = it does not tell."""
+
+    running: int
+    waiting: int | None = None
+    kv_usage: float | None = None
 
 
 class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,26 +201,58 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """What a memory law needs to know of a model: its config.json or GGUF fields, as read."""
+    """What a memory law needs to know of a model: the object of its config.json, or its GGUF fields, as read."""
 
     name: str
-    fields: dict[str, int | float | str | bool] = {}
+    fields: dict[str, Any] = {}
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of the accelerator or host that the server lives in, bytes."""
+    """One accelerator, or the host when there is none: its memory in bytes. `count` = how many alike there are."""
 
     name: str
     total_bytes: int
+    count: int = 1
 
 
-class MemoryLaw(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of a launch as a line in depth: bytes = fixed + per_depth * depth. Unknown terms are None.
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier launch on the same machine, and what it said: better than any formula for what does not change."""
 
-    `parts` says where the bytes go, for the table that explains it.
+    launch: LaunchSpec
+    log: str = ""
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before a launch: the models' configurations, the device, earlier launches. Each may be missing."""
+
+    model: Model | None = None
+    draft: Model | None = None
+    device: Device | None = None
+    seen: tuple[Seen, ...] = ()
+
+
+class Verdict(StrEnum):
+    """What memory allows: `STARVED` = it starts, but holds fewer requests or tokens than were asked for."""
+
+    FITS = "fits"
+    STARVED = "starved"
+    WILL_NOT_START = "will not start"
+    UNKNOWN = "unknown"
+
+
+class Footprint(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one launch on one device, foreseen. Unknown terms are None.
+
+    `parts` = where each byte goes, in the order of a table that explains it; `kv_tokens` and `max_running` = what is
+    left for. `asked_running` = what the launch asks for. `basis` says what the figures come from ("config.json and the
+    first launch's log"), `error_frac` how far off such figures were on public data.
     """
 
-    fixed_bytes: int | None = None
-    per_depth_bytes: int | None = None
+    verdict: Verdict = Verdict.UNKNOWN
+    reason: str = ""
+    kv_tokens: int | None = None
     max_running: int | None = None
+    asked_running: int | None = None
     parts: dict[str, int] = {}
+    basis: str = ""
+    error_frac: float | None = None

@@ -103,17 +103,25 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     max_minutes: float | None = None
 
 
+class Refusal(msgspec.Struct, frozen=True):
+    """A setting of the space that is never launched: the engine would refuse it, or another one is the same launch."""
+
+    setting: Setting
+    reason: str
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a strategy may know, besides the history.
 
     `incumbent` is the setting in force before the campaign, over the same knobs as `space`; `kept` is pinned in every
-    launch; `seed` fixes shuffles and resampling.
+    launch; `refused` are settings of the space that must not be proposed; `seed` fixes shuffles and resampling.
     """
 
     space: Space
     incumbent: Setting
     goals: tuple[Goal, ...]
     kept: Setting = Setting()
+    refused: tuple[Refusal, ...] = ()
     limits: Limits = Limits()
     budget: Budget = Budget()
     seed: int = 0
@@ -121,6 +129,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     def cells(self) -> tuple[Cell, ...]:
         """Every cell that some goal needs, lightest load first: concurrency is ramped within a launch."""
         return tuple(sorted({c for g in self.goals for c in g.cells()}, key=lambda c: (c.concurrency, c.workload)))
+
+    def settings(self) -> list[Setting]:
+        """The settings of the space that may be launched."""
+        refused = {r.setting for r in self.refused}
+        return [s for s in self.space.settings() if s not in refused]
 
     def baseline(self) -> Setting | None:
         """The incumbent with speculation off; None when depth is not a knob here."""

@@ -11,17 +11,37 @@ _SECRET_NAME = re.compile(r"KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|TOKEN(?!S|IZ)
 _SECRET_FLAG = re.compile(
     r"--(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password))(?P<value>=.*)?", re.DOTALL
 )
+_SECRET_KEY = re.compile(
+    r"(?P<head>^[\s-]*[\"']?(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password))[\"']?\s*:[ \t]+)\S.*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+class LaunchFile(msgspec.Struct, frozen=True):
+    """A configuration file that a launch names, and its content."""
+
+    path: str
+    content: str
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What to execute: argv with the program first; `env` holds only what we add; `cwd` None = the host's default.
 
+    `files` are the configuration files that argv names. Those under the folder `scratch` are ours: they are written
+    before the launch, under names made from their content. All others are the operator's, and only read.
     As text it is a command line without secrets; `argv` and `env` hold them in clear.
     """
 
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
     cwd: str | None = None
+    files: tuple[LaunchFile, ...] = ()
+    scratch: str = ""
+
+    @property
+    def ours(self) -> tuple[LaunchFile, ...]:
+        """The files that must be written before the launch."""
+        return tuple(f for f in self.files if self.scratch and f.path.startswith(self.scratch.rstrip("/") + "/"))
 
     def __str__(self) -> str:
         shown = masked(self)
@@ -33,8 +53,9 @@ def masked(launch: LaunchSpec) -> LaunchSpec:
 
     Secret are: the value of an environment variable with KEY, TOKEN, SECRET, PASSWORD or the like in its name; the
     words after `--api-key`, `--hf-token` and the like up to the next flag (vLLM takes several keys). Judged by name
-    alone, so a secret under an innocent name stays. May be repeated.
+    alone, so a secret under an innocent name stays. In files, the value of a key with such a name. May be repeated.
     """
+    files = tuple(LaunchFile(f.path, _SECRET_KEY.sub(r"\g<head><secret:\g<name>>", f.content)) for f in launch.files)
     env = tuple((name, f"<secret:{name}>" if _SECRET_NAME.search(name) else value) for name, value in launch.env)
     argv: list[str] = []
     hiding = ""
@@ -49,7 +70,7 @@ def masked(launch: LaunchSpec) -> LaunchSpec:
         else:
             argv.append(word)
             hiding = flag["name"] if flag else ""
-    return msgspec.structs.replace(launch, argv=tuple(argv), env=env)
+    return msgspec.structs.replace(launch, argv=tuple(argv), env=env, files=files)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
@@ -98,7 +119,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     grace_s: float = 10.0
 
     def __str__(self) -> str:
-        return f"start   {self.launch}"
+        written = "".join(f" (writes {f.path})" for f in self.launch.ours)
+        return f"start   {self.launch}{written}"
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

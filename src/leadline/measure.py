@@ -16,13 +16,15 @@ import msgspec
 
 from leadline import metrics
 from leadline.analysis import audit, stats
-from leadline.deploy import POLL_S, Deployer, Running, differences
+from leadline.busy import BusyWatch
+from leadline.deploy import POLL_S, Deployer, Running
 from leadline.errors import InputError, LeadlineError
 from leadline.evidence import Acceptance, Diagnosis, Effective, Evidence, Failure
 from leadline.goal import Cell
 from leadline.ports import Loader, LoadPlan, PlannedRequest, Workload
 from leadline.space import Setting
 from leadline.trial import Finding, LoadReport, Measurement, Origin
+from leadline.verdict import differences
 
 LAB_MARK = "leadline-lab"
 Sessions = tuple[tuple[PlannedRequest, ...], ...]
@@ -85,12 +87,18 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
         plan = self.plan(job)
         started_at = self.deployer.clock.utc()
         before = self.deployer.evidence(running)
-        report = self.loader.run(plan, lambda: running.session.exit() is None and self.deployer.in_time(running))
+        busy = BusyWatch(self.deployer.engine, self.deployer.prober, self.deployer.clock)
+
+        def alive() -> bool:
+            busy.look()
+            return running.session.exit() is None and self.deployer.in_time(running)
+
+        report = self.loader.run(plan, alive)
         if not self.deployer.in_time(running):
             raise Spoiled(_too_late(self.deployer.rules.deadline_s))
         after = self._settled(running)
         findings = self._prove(running, job, report, before, after)
-        return self._measurement(job, report, before, after, started_at, findings)
+        return self._measurement(job, report, before, after, started_at, findings, busy.values())
 
     def _settled(self, running: Running) -> Evidence:
         """The evidence after the load. A server that is alive but answers no more may be starting again: we wait for
@@ -116,18 +124,20 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
             ca=self.endpoint.ca,
             proxy=self.endpoint.proxy,
             concurrency=job.cell.concurrency,
-            warmup=self._with_model(warmup),
-            sessions=self._with_model(sessions),
+            warmup=self._with_fields(warmup),
+            sessions=self._with_fields(sessions),
             stall_s=self.rules.stall_s,
             records=str(self.records / name),
         )
 
-    def _with_model(self, sessions: Sessions) -> Sessions:
+    def _with_fields(self, sessions: Sessions) -> Sessions:
+        """With the model's name and what makes the engine tell its speculation; the request's own fields win."""
         model = self.endpoint.model
-        if model is None:
+        fields = {**({} if model is None else {"model": model}), **self.deployer.engine.body_fields()}
+        if not fields:
             return sessions
         return tuple(
-            tuple(msgspec.structs.replace(r, body={"model": model, **r.body}) for r in session) for session in sessions
+            tuple(msgspec.structs.replace(r, body={**fields, **r.body}) for r in session) for session in sessions
         )
 
     def _prove(
@@ -164,10 +174,11 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
         after: Evidence,
         started_at: str,
         findings: tuple[Finding, ...],
+        busy: dict[str, float],
     ) -> Measurement:
         engine = self.deployer.engine
         acceptance = engine.acceptance(before, after, report.records)
-        values = values_of(report, acceptance)
+        values = {**values_of(report, acceptance), **busy}
         measured = [r for r in report.records if not r.warmup]
         plan = self.plan(job)
         facts = audit.Facts(

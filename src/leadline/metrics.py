@@ -143,6 +143,11 @@ METRICS: dict[str, Metric] = {
             better="",
             formula="prompt tokens that came from the prompt cache / prompt tokens",
         ),
+        *(
+            Metric(name=f"{kind}_requests{end}", unit="requests", better="", formula=f"{what} {why}, once a second")
+            for kind, why in (("running", "requests being decoded"), ("waiting", "requests that wait for a place"))
+            for end, what in (("", "mean of"), ("_max", "most"))
+        ),
     )
 }
 STATS = ("mean", "p50", "p90", "p99")

@@ -115,6 +115,9 @@ def look_ahead(
     counts = Counter(p.setting for p in coming)
     ordered = sorted(counts, key=lambda s: (s != problem.incumbent, s.depth, str(s)))
     settings = tuple(_difference(s, counts[s], problem.incumbent, render, base) for s in ordered)
+    settings += tuple(
+        Difference(setting=r.setting, incumbent=False, launches=0, refused=r.reason) for r in problem.refused
+    )
     return Outlook(
         today=str(masked(base)),
         settings=settings,

@@ -13,13 +13,13 @@ import msgspec
 
 from leadline.evidence import (
     Acceptance,
-    Device,
+    Busy,
     Diagnosis,
     Effective,
     Evidence,
     ExitFacts,
-    MemoryLaw,
-    Model,
+    Footprint,
+    Ground,
     Probe,
     ProcessFacts,
     Reply,
@@ -69,11 +69,28 @@ class Engine(Protocol):
     programs: tuple[str, ...]
     """File names of the programs that start it, to tell the engine from a command line."""
 
-    def knobs(self, version: str | None) -> Sequence[Knob]:
-        """Canonical knobs of that version, with the engine's flag beside each name; `values` is empty."""
+    def at(self, version: str | None) -> Engine:
+        """The dialect of that version of the server; None = not known, and what holds for all versions is said."""
+
+    def version_argv(self, launch: LaunchSpec) -> tuple[str, ...] | None:
+        """A quick command that prints the version of the server that the launch would start; None = there is none.
+
+        It loads no model and touches no accelerator. The version is what follows "version" in its output, or else the
+        last line that it prints.
+        """
+
+    def files(self, launch: LaunchSpec) -> tuple[str, ...]:
+        """Paths of configuration files that the launch names: whoever can read puts them into `launch.files`."""
+
+    def model(self, launch: LaunchSpec) -> str | None:
+        """The model as the launch names it: a path, or an identifier of a hub."""
+
+    def knobs(self) -> Sequence[Knob]:
+        """Canonical knobs of this version, with the engine's flag beside each name; `values` is empty."""
 
     def render(self, base: LaunchSpec, setting: Setting) -> LaunchSpec:
-        """The base with the setting in force. Raises InputError with the engine's reason when it cannot be."""
+        """The base with the setting in force. Raises InputError with the engine's reason when it cannot be: what the
+        engine would refuse at its start is refused here."""
 
     def parse(self, launch: LaunchSpec) -> Setting:
         """The canonical setting that a command line has in force, defaults included where they are known."""
@@ -108,8 +125,14 @@ class Engine(Protocol):
     def restarted(self, before: Evidence, after: Evidence) -> bool:
         """Whether the server's counters ran backwards in between: another process answers under the same address."""
 
-    def memory_law(self, model: Model, device: Device, evidence: Evidence) -> MemoryLaw:
-        """Memory as a function of depth; unknown terms are None."""
+    def busy(self, reply: Reply) -> Busy | None:
+        """How busy the server is, from an answer to the probe "metrics"."""
+
+    def body_fields(self) -> dict[str, object]:
+        """Fields of a request's body that make the server tell its speculation figures with every answer."""
+
+    def memory(self, launch: LaunchSpec, ground: Ground) -> Footprint:
+        """The memory of a launch before it is made. Unknown terms are None, never a guess."""
 
 
 class Target(Protocol):
@@ -215,7 +238,8 @@ class Strategy(Protocol):
     """Chooses what to launch next. Pure: a function of its arguments, no saved state.
 
     `history` includes live trials; `rng` is freshly seeded by the campaign for every call. Proposes only settings of
-    the space or queued by hand, always includes the incumbent and depth 0, never repeats an INFEASIBLE setting, asks
+    the space or queued by hand and none that `problem.refused` names, always includes the incumbent and depth 0, never repeats an
+    INFEASIBLE setting, asks
     again for an INTERRUPTED one, and ends.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import pkgutil
 import random
@@ -19,17 +20,19 @@ from leadline.engines.llamacpp import LlamaCpp, canonical
 from leadline.errors import InputError
 from leadline.evidence import (
     Acceptance,
-    Device,
+    Busy,
     Diagnosis,
     Effective,
     Evidence,
     Failure,
-    MemoryLaw,
-    Model,
+    Footprint,
+    Ground,
     Probe,
     Reply,
+    Seen,
+    Verdict,
 )
-from leadline.launch import LaunchSpec
+from leadline.launch import LaunchFile, LaunchSpec
 from leadline.ports import Engine
 from leadline.space import Knob, Setting, Value
 from leadline.testing.engine_suite import LAWS, Case, Window
@@ -40,6 +43,7 @@ BUILT_IN: dict[str, Engine] = {
     for module in pkgutil.iter_modules(leadline.engines.__path__)
 }
 GOLDEN = Path(__file__).parents[1] / "golden"
+PATTERNS = json.loads((GOLDEN / "patterns" / "log_lines.json").read_text())
 
 
 def command(text: str, **env: str) -> LaunchSpec:
@@ -59,6 +63,17 @@ def window(recorded: dict[str, Any]) -> Window:
     return Window(before=look("before"), after=look("after"), records=records, acceptance=counts)
 
 
+TEMPLATED = LaunchSpec(
+    argv=("llama-server", "-m", "m.gguf", "--chat-template-file", "/srv/chat.jinja"),
+    files=(LaunchFile("/srv/chat.jinja", "{{ messages }}"),),
+)
+
+
+def telling(*prefixes: str) -> tuple[str, ...]:
+    """Lines of servers that failed, by the names of their patterns."""
+    return tuple(row["sample"] for row in PATTERNS if row["name"].startswith(prefixes))
+
+
 def llamacpp(engine: Engine) -> Case:
     return Case(
         engine=engine,
@@ -71,7 +86,9 @@ def llamacpp(engine: Engine) -> Case:
                 "llama-server -m m.gguf --port 1 --port 2", LLAMA_ARG_SPEC_TYPE="ngram-mod", LLAMA_ARG_N_PARALLEL="3"
             ),
             command("env LLAMA_ARG_PORT=81 llama-server --host 0.0.0.0 -m m.gguf --spec-default"),
+            TEMPLATED,
         ),
+        named=((TEMPLATED, ()),),
         settings=(
             Setting(),
             Setting.of(depth=0),
@@ -85,9 +102,15 @@ def llamacpp(engine: Engine) -> Case:
         refused=(
             (command("llama-server -m m.gguf"), Setting.of(depth=4)),
             (command("llama-server -m m.gguf --draft-max 4"), Setting.of(depth=4, spec_method="ngram-simple")),
-            (command("bash -c 'llama-server -m m.gguf'"), Setting()),
+            (command("bash start.sh"), Setting()),
         ),
         windows=tuple(window(w) for w in json.loads((GOLDEN / "llamacpp" / "windows.json").read_text())),
+        seen=(
+            Seen(
+                launch=LaunchSpec(argv=("llama-server", "-m", "m.gguf")),
+                log=(GOLDEN / "llamacpp" / "buffers-depth2.log").read_text(),
+            ),
+        ),
         loading=Reply(
             name="health",
             status=503,
@@ -96,36 +119,80 @@ def llamacpp(engine: Engine) -> Case:
     )
 
 
-CASES: dict[str, Callable[[Engine], Case]] = {"llamacpp": llamacpp}
+def at_work(*gauges: str) -> tuple[tuple[Reply, Busy], ...]:
+    """The metrics of a server with two requests, and one that waits."""
+    body = "\n".join(f"{gauge} {n}.0" for gauge, n in zip(gauges, (2, 1), strict=True))
+    return ((Reply(name="metrics", status=200, body=body.encode()), Busy(running=2, waiting=1)),)
+
+
+MORE: dict[str, dict[str, Any]] = {
+    "llamacpp": {
+        "telling": telling("lc.F."),
+        "versions": ("b10434-7e4c0a9", "11434 (7e4c0a9)", "version: 0.1.0-dev (build 11434, commit 7e4c0a9)"),
+        "busy": at_work("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+    },
+    "sglang": {
+        "telling": telling("sg.F.", "any.F."),
+        "versions": ("0.5.9", "0.5.16", "0.5.23"),
+        "busy": at_work('sglang:num_running_reqs{model_name="m"}', 'sglang:num_queue_reqs{model_name="m"}'),
+    },
+    "vllm": {
+        "telling": telling("vl.F.", "any.F."),
+        "versions": ("0.9.1", "0.16.0", "0.33.0"),
+        "busy": at_work('vllm:num_requests_running{engine="0"}', 'vllm:num_requests_waiting{engine="0"}'),
+    },
+    "trtllm": {
+        "telling": telling("tr.F.", "any.F.torch"),
+        "versions": ("1.2.1", "1.3.0rc1"),
+        "busy": at_work("trtllm_num_requests_running", "trtllm_num_requests_waiting"),
+    },
+}
+"""What the laws need besides launches, settings and windows, unless a case brings it."""
+
+BUILDERS: dict[str, Callable[[Engine], Case]] = {
+    "llamacpp": llamacpp,
+    **{
+        name: module.case
+        for name in BUILT_IN
+        if importlib.util.find_spec(f"support_{name}") is not None
+        if hasattr(module := importlib.import_module(f"support_{name}"), "case")
+    },
+}
+"""An engine's case stands in its `tests/support_NAME.py` as `case(engine)`."""
+
+
+def case_of(name: str, engine: Engine) -> Case:
+    case = BUILDERS[name](engine)
+    return msgspec.structs.replace(case, **{k: v for k, v in MORE.get(name, {}).items() if not getattr(case, k)})
 
 
 def test_every_engine_of_the_folder_is_put_to_the_test_under_its_own_name() -> None:
-    assert set(CASES) == set(BUILT_IN)
+    assert set(BUILDERS) == set(BUILT_IN)
     assert all(name == engine.name for name, engine in BUILT_IN.items())
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", BUILDERS)
 def test_engine_obeys_the_law(name: str, law: str) -> None:
-    LAWS[law](CASES[name](BUILT_IN[name]))
+    LAWS[law](case_of(name, BUILT_IN[name]))
 
 
 # --- engines that break one law each, made of a lawful one
 
 
 class ListsValues(LlamaCpp):
-    def knobs(self, version: str | None) -> Sequence[Knob]:
-        return [msgspec.structs.replace(k, values=(1, 2)) for k in super().knobs(version)]
+    def knobs(self) -> Sequence[Knob]:
+        return [msgspec.structs.replace(k, values=(1, 2)) for k in super().knobs()]
 
 
 class HasNoDepth(LlamaCpp):
-    def knobs(self, version: str | None) -> Sequence[Knob]:
-        return [k for k in super().knobs(version) if k.name != "depth"]
+    def knobs(self) -> Sequence[Knob]:
+        return [k for k in super().knobs() if k.name != "depth"]
 
 
 class HasNoFlag(LlamaCpp):
-    def knobs(self, version: str | None) -> Sequence[Knob]:
-        return [msgspec.structs.replace(k, flag="") for k in super().knobs(version)]
+    def knobs(self) -> Sequence[Knob]:
+        return [msgspec.structs.replace(k, flag="") for k in super().knobs()]
 
 
 class ForgetsSlots(LlamaCpp):
@@ -250,8 +317,13 @@ class GuessesDepth(LlamaCpp):
 
 
 class GuessesMemory(LlamaCpp):
-    def memory_law(self, model: Model, device: Device, evidence: Evidence) -> MemoryLaw:
-        return MemoryLaw(fixed_bytes=device.total_bytes // 2)
+    def memory(self, launch: LaunchSpec, ground: Ground) -> Footprint:
+        return Footprint(verdict=Verdict.FITS) if ground.device else super().memory(launch, ground)
+
+
+class GuessesParts(LlamaCpp):
+    def memory(self, launch: LaunchSpec, ground: Ground) -> Footprint:
+        return msgspec.structs.replace(super().memory(launch, ground), parts={"kv": 1 << 30})
 
 
 class CountsFirstTokens(LlamaCpp):
@@ -335,6 +407,104 @@ class CountsBackwards(LlamaCpp):
         return right and msgspec.structs.replace(right, rounds=right.decode_tokens - right.drafted)
 
 
+class ForgetsMetrics(LlamaCpp):
+    def render(self, base: LaunchSpec, setting: Setting) -> LaunchSpec:
+        launch = super().render(base, setting)
+        return msgspec.structs.replace(launch, argv=tuple(w for w in launch.argv if w != "--metrics"))
+
+
+class ForgetsMetricsUnasked(LlamaCpp):
+    def at(self, version: str | None) -> LlamaCpp:
+        return ForgetsMetrics() if version is None else super().at(version)
+
+
+class BreaksInOneVersion(LlamaCpp):
+    def at(self, version: str | None) -> LlamaCpp:
+        return ForgetsSlots() if version and "11434" in version else super().at(version)
+
+
+class AsksWithTheModel(LlamaCpp):
+    def version_argv(self, launch: LaunchSpec) -> tuple[str, ...] | None:
+        return (*launch.argv, "--version")
+
+
+class AsksAnother(LlamaCpp):
+    def version_argv(self, launch: LaunchSpec) -> tuple[str, ...] | None:
+        return ("llama-server", "--version")
+
+
+class NamesTheModelAsAFile(LlamaCpp):
+    def files(self, launch: LaunchSpec) -> tuple[str, ...]:
+        return tuple(w for w in launch.argv if w.endswith(".gguf"))
+
+
+class ResolvesTheModel(LlamaCpp):
+    def model(self, launch: LaunchSpec) -> str | None:
+        return f"/models/{super().model(launch)}"
+
+
+class NamesNoModel(LlamaCpp):
+    def model(self, launch: LaunchSpec) -> str | None:
+        return None
+
+
+class WantsNoStream(LlamaCpp):
+    def body_fields(self) -> dict[str, object]:
+        return {"stream": False}
+
+
+class IdleWhenSilent(LlamaCpp):
+    def busy(self, reply: Reply) -> Busy | None:
+        return super().busy(reply) or Busy(running=0)
+
+
+class ReadsErrors(LlamaCpp):
+    def busy(self, reply: Reply) -> Busy | None:
+        return super().busy(msgspec.structs.replace(reply, status=200))
+
+
+class NeverWaits(LlamaCpp):
+    def busy(self, reply: Reply) -> Busy | None:
+        told = super().busy(reply)
+        return told and msgspec.structs.replace(told, waiting=0)
+
+
+class WarnsInProse(LlamaCpp):
+    def diagnose(self, evidence: Evidence) -> Diagnosis:
+        return msgspec.structs.replace(super().diagnose(evidence), fails_too=("deeper settings",))
+
+
+class WarnsOfNothing(LlamaCpp):
+    def diagnose(self, evidence: Evidence) -> Diagnosis:
+        return msgspec.structs.replace(super().diagnose(evidence), fails_too=())
+
+
+class WarnsOfAStranger(LlamaCpp):
+    def diagnose(self, evidence: Evidence) -> Diagnosis:
+        return msgspec.structs.replace(super().diagnose(evidence), fails_too=("topk+",))
+
+
+class ShowsTheLine(LlamaCpp):
+    def diagnose(self, evidence: Evidence) -> Diagnosis:
+        return msgspec.structs.replace(super().diagnose(evidence), line=evidence.log)
+
+
+class OwesMemory(LlamaCpp):
+    def memory(self, launch: LaunchSpec, ground: Ground) -> Footprint:
+        told = super().memory(launch, ground)
+        return msgspec.structs.replace(told, parts={name: size - (1 << 50) for name, size in told.parts.items()})
+
+
+class WillNotSayWhy(LlamaCpp):
+    def memory(self, launch: LaunchSpec, ground: Ground) -> Footprint:
+        return msgspec.structs.replace(super().memory(launch, ground), reason="")
+
+
+class LosesFiles(LlamaCpp):
+    def move(self, launch: LaunchSpec, port: int) -> LaunchSpec:
+        return msgspec.structs.replace(super().move(launch, port), files=())
+
+
 BROKEN: list[tuple[type[LlamaCpp], str, str]] = [
     (ListsValues, "has_knobs", "values are the operator's"),
     (HasNoDepth, "has_knobs", "depth is not among"),
@@ -374,18 +544,37 @@ BROKEN: list[tuple[type[LlamaCpp], str, str]] = [
     (BelievesTheLogFirst, "believes_the_supervisor", "not device_oom_start"),
     (TakesCodesForSignals, "believes_the_supervisor", "137 alone"),
     (CountsBackwards, "bears_any_answer", "were counted as"),
+    (LosesFiles, "keeps_foreign_words", "a file of the operator's"),
+    (GuessesParts, "never_guesses", "was made up"),
+    (ForgetsMetricsUnasked, "knows_its_versions", "renders"),
+    (BreaksInOneVersion, "knows_its_versions", "reads as"),
+    (AsksWithTheModel, "asks_for_the_version_quickly", "loads the model"),
+    (AsksAnother, "asks_for_the_version_quickly", "is asked of"),
+    (NamesTheModelAsAFile, "names_its_model_and_files", "names the files"),
+    (ResolvesTheModel, "names_its_model_and_files", "no word of it"),
+    (NamesNoModel, "names_its_model_and_files", "no base has a model"),
+    (WantsNoStream, "adds_only_its_own_fields", "overwritten"),
+    (IdleWhenSilent, "knows_when_it_is_busy", "made up|was read"),
+    (ReadsErrors, "knows_when_it_is_busy", "HTTP 500 was read"),
+    (NeverWaits, "knows_when_it_is_busy", "is said to be"),
+    (WarnsInProse, "warns_in_good_form", "is no knob"),
+    (WarnsOfAStranger, "warns_in_good_form", "is no knob"),
+    (WarnsOfNothing, "warns_in_good_form", "no line says"),
+    (ShowsTheLine, "warns_in_good_form", "a secret is shown"),
+    (OwesMemory, "foresees_from_any_log", "spoilt log"),
+    (WillNotSayWhy, "foresees_from_any_log", "without a reason"),
 ]
 
 
 @pytest.mark.parametrize(("broken", "law", "words"), BROKEN)
 def test_law_catches_an_engine_that_breaks_it(broken: type[LlamaCpp], law: str, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
-        LAWS[law](llamacpp(broken()))
+        LAWS[law](case_of("llamacpp", broken()))
 
 
 def test_law_lets_through_what_an_engine_raises() -> None:
     with pytest.raises(msgspec.DecodeError):
-        LAWS["bears_any_answer"](llamacpp(TrustsItsServer()))
+        LAWS["bears_any_answer"](case_of("llamacpp", TrustsItsServer()))
 
 
 def test_every_law_has_an_engine_that_breaks_it() -> None:

@@ -11,7 +11,8 @@ import pytest
 from support_sim import BASE, PORT
 
 from leadline.build import plugin
-from leadline.deploy import Deployer, Rules, StartFailed, differences, execute, in_the_way
+from leadline.deploy import Deployer, Rules, StartFailed, execute, in_the_way
+from leadline.verdict import differences
 from leadline.errors import HostError, InterruptedRun, NotGivenBackError, RefusedError
 from leadline.evidence import Effective, ExitFacts, Failure, ProcessFacts
 from leadline.launch import LaunchSpec, Put, Remove, Run, Start

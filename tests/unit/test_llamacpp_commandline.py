@@ -20,7 +20,7 @@ from leadline.space import Setting, Value
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "llamacpp"
 RENDER, REFUSED, PARSE = (json.loads((GOLDEN / f"{n}.json").read_text()) for n in ("render", "refused", "parse"))
-KNOBS = {k.name for k in engine.knobs(None)}
+KNOBS = {k.name for k in engine.knobs()}
 
 
 def launch(row: dict[str, Any]) -> LaunchSpec:
@@ -138,6 +138,73 @@ def test_every_spelling_belongs_to_one_option() -> None:
         assert all(OPTIONS[other] is option for other in option.spellings)
 
 
+# --- builds, model, version
+
+
+SYNTHETIC = "llama-server -m m.gguf --spec-type ngram-mod --spec-synth-len 3"
+
+
+def words(text: str) -> LaunchSpec:
+    return LaunchSpec(argv=tuple(shlex.split(text)))
+
+
+def test_an_option_that_a_build_does_not_have_is_refused_by_name() -> None:
+    old, new = engine.at("b10434-abc"), engine.at("version: 0.1.0-dev (build 11434, commit abc)")
+    assert (
+        engine.parse(words(SYNTHETIC)) == new.parse(words(SYNTHETIC)) == Setting.of(depth=64, spec_method="ngram-mod")
+    )
+    with pytest.raises(InputError, match="build 10434 has no --spec-synth-len: build 11434 has it"):
+        old.parse(words(SYNTHETIC))
+    for name in ("flag:--spec-synth-rates", "flag:--spec_synth_rates", "env:LLAMA_ARG_SPEC_SYNTH_RATES"):
+        asked_for = Setting.of({"depth": 4, "spec_method": "ngram-mod", name: "0.9,0.8"})
+        assert new.value(new.render(words("llama-server -m m.gguf"), asked_for), name) == "0.9,0.8"
+        with pytest.raises(InputError, match="has no --spec-synth-rates"):
+            old.render(words("llama-server -m m.gguf"), asked_for)
+
+
+def test_a_build_between_those_that_were_read_may_have_it() -> None:
+    assert engine.at("b11000").parse(words(SYNTHETIC)).depth == 64
+
+
+def test_a_draft_model_without_a_method_is_read_as_its_build_does() -> None:
+    launch = words("llama-server -m m.gguf -md d.gguf")
+    assert engine.at("b10434").parse(launch) == Setting.of(depth=0)
+    assert "-md" not in engine.at("b10434").render(launch, Setting.of(depth=0)).argv, "it would be loaded for nothing"
+    for version, says in (("b11434", "speculates as the file says"), (None, "may speculate or not, by its build")):
+        with pytest.raises(InputError, match=says):
+            engine.at(version).parse(launch)
+
+
+@pytest.mark.parametrize(
+    ("command", "model", "version"),
+    [
+        ("llama-server -m m.gguf", "m.gguf", "llama-server --version"),
+        (
+            "env A=b nice -n 5 /opt/llama-server -hf org/m:Q4_K_M",
+            "org/m:Q4_K_M",
+            "env A=b nice -n 5 /opt/llama-server --version",
+        ),
+        ("env LLAMA_ARG_MODEL=e.gguf llama-server", "e.gguf", "env LLAMA_ARG_MODEL=e.gguf llama-server --version"),
+        ("llama-server -np 2", None, "llama-server --version"),
+        ("bash -c 'rm -f x; llama-server -m m.gguf'", "m.gguf", None),
+        ("docker run --name a ghcr.io/x/llama.cpp:server -m m.gguf", "m.gguf", None),
+    ],
+)
+def test_model_and_version(command: str, model: str | None, version: str | None) -> None:
+    assert engine.model(words(command)) == model
+    argv = engine.version_argv(words(command))
+    assert (None if argv is None else shlex.join(argv)) == version
+    assert engine.files(words(command)) == ()
+
+
+def test_a_variable_that_words_of_a_script_depend_on_changes_them_too() -> None:
+    script = LaunchSpec(argv=("bash", "-c", "T=4; export T; llama-server -m m.gguf -t $T -np 2"))
+    rendered = engine.render(script, Setting.of({"env:T": "6", "max_running": 3}))
+    assert engine.value(rendered, "flag:--threads") == 6
+    assert engine.value(rendered, "max_running") == 3
+    assert engine.value(rendered, "env:T") == "6"
+
+
 # --- the laws, over generated command lines
 
 FOREIGN = [
@@ -222,7 +289,7 @@ def asked(draw: st.DrawFn) -> Setting:
 
 
 @given(bases(), asked())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_reads_what_it_wrote(base: LaunchSpec, wanted: Setting) -> None:
     rendered = engine.render(base, wanted)
     assert engine.parse(rendered) == canonical(engine.parse(base).merged(wanted)).only(KNOBS)
@@ -241,6 +308,18 @@ def test_loses_no_word_that_is_not_its_own(base: LaunchSpec, wanted: Setting) ->
         assert all(word in there for word in group), f"{group} is gone or out of order in {rendered}"
     assert rendered.cwd == base.cwd
     assert set(base.env) <= set(rendered.env)
+
+
+@given(bases(), asked())
+@settings(max_examples=200, deadline=None)
+def test_in_a_script_it_is_the_same_command(base: LaunchSpec, wanted: Setting) -> None:
+    script = LaunchSpec(argv=("bash", "-c", f"cd /srv && exec {shlex.join(base.argv)}"), env=base.env)
+    rendered = engine.render(script, wanted)
+    plain = engine.render(base, wanted)
+    assert rendered.argv[2].startswith("cd /srv && exec ")
+    assert engine.parse(rendered) == engine.parse(plain)
+    if not any(name.startswith("env:") for name in wanted.names()):
+        assert shlex.split(rendered.argv[2])[4:] == list(plain.argv)
 
 
 def foreign_groups(argv: tuple[str, ...]) -> list[tuple[str, ...]]:

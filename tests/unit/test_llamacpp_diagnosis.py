@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leadline.engines.llamacpp import engine
-from leadline.engines.llamacpp.diagnosis import ENDING, LIVING
-from leadline.evidence import Diagnosis, Evidence, ExitFacts, Reply
+from leadline.engines.llamacpp.diagnosis import ENDING, HINTS, LIVING
+from leadline.evidence import Diagnosis, Evidence, ExitFacts, Failure, Reply
 
 ROWS = json.loads((Path(__file__).parents[1] / "golden" / "llamacpp" / "diagnose.json").read_text())
 LINES = sorted({line for row in ROWS for line in row["log"]})
@@ -35,11 +35,36 @@ def test_diagnoses(row: dict[str, Any]) -> None:
     text = f"{said.reason} {said.remedy} {said.implies}"
     for words in row.get("says", []):
         assert words in text
+    assert list(said.fails_too) == row.get("fails_too", list(said.fails_too))
 
 
 def test_every_sign_has_an_example() -> None:
-    for sign in (*ENDING, *LIVING):
+    for sign in (*ENDING, *LIVING, *HINTS):
         assert any(sign.pattern.search(line) for line in LINES), sign.pattern.pattern
+
+
+PATTERNS = json.loads((Path(__file__).parents[1] / "golden" / "patterns" / "log_lines.json").read_text())
+FAILURES = {
+    "lc.F.cuda_oom": Failure.DEVICE_OOM_START,
+    "lc.F.kv": Failure.DEVICE_OOM_KV,
+    "lc.F.ctx": Failure.CRASHED,
+    "lc.F.load": Failure.DRAFT_BAD,
+    "lc.F.port": Failure.PORT_IN_USE,
+    "lc.F.badflag": Failure.BAD_FLAG,
+    "lc.F.nospec": Failure.NO_SPECULATION,
+    "lc.F.ctxfull": Failure.KV_STARVED,
+    "lc.F.cuda": Failure.DEVICE_OOM_START,
+    "lc.fit": Failure.DEVICE_OOM_START,
+}
+
+
+def test_the_lines_of_failures_are_read() -> None:
+    failing = {p["name"]: p["sample"] for p in PATTERNS if p["name"].startswith(("lc.F.", "lc.fit"))}
+    assert set(failing) == set(FAILURES)
+    for name, line in failing.items():
+        alive = FAILURES[name] in (Failure.NO_SPECULATION, Failure.KV_STARVED)
+        said = engine.diagnose(Evidence(log=line, exit=None if alive else ExitFacts(code=1)))
+        assert (name, said.failure, said.line) == (name, FAILURES[name], line)
 
 
 def test_a_long_line_is_shortened() -> None:

@@ -12,22 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leadline.engines.llamacpp import engine
-from leadline.evidence import Acceptance, Device, Effective, Evidence, MemoryLaw, Model, Reply
+from leadline.evidence import Acceptance, Busy, Effective, Evidence, Reply
 from leadline.trial import RequestRecord
 
 WINDOWS = json.loads((Path(__file__).parents[1] / "golden" / "llamacpp" / "windows.json").read_text())
 OFF, DEEP = WINDOWS
-DEVICE = Device(name="processor", total_bytes=1 << 34)
-SMOLLM = Model(
-    name="SmolLM2-135M",
-    fields={
-        "general.architecture": "llama",
-        "llama.block_count": 30,
-        "llama.embedding_length": 576,
-        "llama.attention.head_count": 9,
-        "llama.attention.head_count_kv": 3,
-    },
-)
 
 
 def evidence(window: dict[str, Any], side: str, **other: Any) -> Evidence:
@@ -212,42 +201,82 @@ def test_ready_asks_for_more_than_the_prompts_own_token() -> None:
     assert engine.probes()[-1].name == "metrics", "counters that open a window come after the probes' own tokens"
 
 
-def test_memory_of_a_real_model() -> None:
-    """Its log says 45 MiB for 2048 cells."""
-    law = engine.memory_law(SMOLLM, DEVICE, evidence(OFF, "after"))
-    kv = 2 * 45 << 20
-    assert law == MemoryLaw(
-        fixed_bytes=269100288 + kv, per_depth_bytes=0, max_running=2, parts={"weights": 269100288, "kv": kv}
-    )
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda w: w["name"])
+def test_busy_by_the_gauges(window: dict[str, Any]) -> None:
+    assert engine.busy(evidence(window, "after").replies["metrics"]) == Busy(running=0, waiting=0)
+    body = b"llamacpp:requests_processing 2\nllamacpp:requests_deferred 7\n"
+    assert engine.busy(Reply(name="metrics", status=200, body=body)) == Busy(running=2, waiting=7)
 
 
-@pytest.mark.parametrize(("words", "share"), [(("-ctk", "q8_0", "-ctv", "q8_0"), 34 / 64), (("-ctv", "f32"), 1.5)])
-def test_memory_follows_the_kv_type(words: tuple[str, ...], share: float) -> None:
-    look = evidence(OFF, "after")
-    law = engine.memory_law(SMOLLM, DEVICE, msgspec.structs.replace(look, argv=(*look.argv, *words)))
-    assert law.parts["kv"] == (90 << 20) * share
+def test_gauges_that_are_not_there_are_not_0() -> None:
+    only_running = Reply(name="metrics", status=200, body=b"llamacpp:requests_processing 1")
+    assert engine.busy(only_running) == Busy(running=1, waiting=None)
+    for nothing in (b"", b"\xff\x00", b"llamacpp:requests_processing NaN", b"llamacpp:requests_processing -1"):
+        assert engine.busy(Reply(name="metrics", status=200, body=nothing)) is None
+    assert engine.busy(Reply(name="metrics", status=503, body=b"llamacpp:requests_processing 1")) is None
+
+
+STATISTICS = (
+    "spec common_specu: statistics     draft-simple: #calls(b,g,a) =    1      5      5, #gen drafts = {}, "
+    "#acc drafts =     5, #gen tokens = {}, #acc tokens = {}, #mean acc len = 4.60"
+)
+
+
+def test_drafts_that_metrics_do_not_count_are_read_from_the_log() -> None:
+    def look(predicted: int, *lines: str) -> Evidence:
+        body = f"llamacpp:tokens_predicted_total {predicted}".encode()
+        return Evidence(replies={"metrics": Reply(name="metrics", status=200, body=body)}, log="\n".join(lines))
+
+    one = [STATISTICS.format(5, 18, 18), STATISTICS.replace("draft-simple", "ngram-mod").format(1, 4, 0)]
+    two = [*one, STATISTICS.format(15, 58, 38)]
+    ours = [record(output_tokens=31, drafted=40, accepted=20)]
+    counted = engine.acceptance(look(10, *one), look(41, *two), ours)
+    assert counted == Acceptance(decode_tokens=30, rounds=10, drafting_rounds=10, drafted=40, accepted=20)
+    assert engine.acceptance(look(10), look(41), []) is None, "nobody says whether anything was drafted"
+
+
+def test_the_depth_from_the_log_when_metrics_do_not_tell() -> None:
+    for said, depth in (
+        ("slot print_timing: id  0 | task 17 |      acc per pos = (0.900, 0.700, 0.400)", 3),
+        ("W spec: requested draft size (n_max=9, n_min=0) exceeds the trained block size 8 -- clamping to 7", 7),
+        ("nothing of the kind", None),
+    ):
+        assert engine.effective(Evidence(log=said)).depth == depth
+
+
+def test_a_context_that_was_shrunk_is_seen() -> None:
+    """`-c 65536` was asked for; the log of build 11434 tells what there is before the server answers."""
+    line = "srv    load_model: initializing, n_slots = 2, n_ctx_slot = 4096, kv_unified = 'false'"
+    seen = engine.effective(Evidence(argv=("llama-server", "-c", "65536"), log=line))
+    assert (seen.context, seen.max_running, seen.kv_tokens) == (4096, 2, 8192)
+
+
+def test_the_weights_of_one_device() -> None:
+    log = """load_tensors:   CPU_Mapped model buffer size =   256.00 MiB
+load_tensors:        CUDA0 model buffer size =  4096.00 MiB
+load_tensors:        CUDA1 model buffer size =  4000.50 MiB
+load_tensors:        CUDA0 model buffer size =   512.00 MiB"""
+    assert engine.effective(Evidence(log=log)).weights_bytes == 4608 << 20
+    assert engine.effective(Evidence(log=log.splitlines()[0])).weights_bytes == 256 << 20
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("version", "build"),
     [
-        {"llama.ssm.state_size": 128},
-        {"llama.attention.sliding_window": 512},
-        {"llama.attention.kv_lora_rank": 512},
-        {"general.architecture": "other"},
-        {"llama.block_count": "30"},
+        ("b10434-7e4c0a9", 10434),
+        ("10434 (7e4c0a9)", 10434),
+        ("version: 11434 (abc)\nbuilt with MSVC 19.43.34809.0 for x64", 11434),
+        ("version: 0.1.0-dev (build 10434, commit 7e4c0a9)\nbuilt with GNU 11.4.0 for Linux x86_64", 10434),
+        ("b1-7e4c0a9", None),
+        ("version: 0.1.0-dev (build 1, commit 7e4c0a9)", None),
+        ("built with MSVC 19.43.34809.0 for x64", None),
+        ("0.5.16", None),
+        ("", None),
+        (None, None),
     ],
 )
-def test_memory_that_the_formula_does_not_cover_is_unknown(fields: dict[str, Any]) -> None:
-    model = Model(name="m", fields={**SMOLLM.fields, **fields})
-    law = engine.memory_law(model, DEVICE, evidence(OFF, "after"))
-    assert (law.fixed_bytes, law.per_depth_bytes, law.parts) == (None, None, {"weights": 269100288})
-
-
-def test_memory_is_unknown_without_the_log_or_the_command() -> None:
-    look = evidence(OFF, "after")
-    for blind in (msgspec.structs.replace(look, log=""), msgspec.structs.replace(look, argv=())):
-        assert engine.memory_law(SMOLLM, DEVICE, blind).fixed_bytes is None
+def test_the_build_of_a_version(version: str | None, build: int | None) -> None:
+    assert engine.at(version).build == build
 
 
 KEYS = st.sampled_from(
@@ -301,5 +330,5 @@ def test_no_answer_raises_and_counts_stay_counts(before: Evidence, after: Eviden
         assert counted.rounds >= counted.drafting_rounds
         assert msgspec.json.encode(counted)
     assert engine.foreign_tokens(before, after, []) >= 0
-    engine.memory_law(SMOLLM, DEVICE, after)
+    engine.busy(after.replies["metrics"])
     assert engine.diagnose(after).reason

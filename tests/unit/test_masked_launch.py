@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from leadline.launch import LaunchSpec, Start, masked
+from leadline.launch import LaunchFile, LaunchSpec, Start, masked
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,12 @@ def test_nothing_printed_shows_a_secret_and_the_launch_itself_keeps_it() -> None
         assert "--api-key" in text
     assert launch.argv[2] == "hush-1"
     assert msgspec.structs.replace(masked(launch), argv=launch.argv, env=launch.env) == launch
+
+
+def test_secrets_of_a_configuration_file_are_masked_and_other_lines_stay() -> None:
+    content = "port: 1\napi-key: K1\nhf_token: 'K2' # mine\nnested:\n  - admin_api_key: K3\nmax-tokens: 5\ntokenizer: t\n"
+    launch = LaunchSpec(argv=("s",), files=(LaunchFile("c.yaml", content),))
+    hidden = masked(launch).files[0].content
+    assert not any(k in hidden for k in ("K1", "K2", "K3"))
+    assert hidden.splitlines()[::3] == content.splitlines()[::3]
+    assert "max-tokens: 5\ntokenizer: t\n" in hidden

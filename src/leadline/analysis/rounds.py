@@ -31,7 +31,8 @@ Slot = tuple[int, Setting]
 def fixed(problem: Problem) -> tuple[Setting, ...]:
     """What every campaign launches: the incumbent, and speculation off."""
     baseline = problem.baseline()
-    return tuple(dict.fromkeys((problem.incumbent, *((baseline,) if baseline is not None else ()))))
+    runs = baseline is not None and all(r.setting != baseline for r in problem.refused)
+    return tuple(dict.fromkeys((problem.incumbent, *((baseline,) if baseline is not None and runs else ()))))
 
 
 def propose(

@@ -24,16 +24,20 @@ def command(argv: tuple[str, ...], folder: str, engine: str | None, as_json: boo
     Call it where you start the server: the command's relative paths are taken from here. An existing campaign.toml is
     never overwritten.
     """
-    from leadline.build import names, plugin
+    from leadline import detect
+    from leadline.build import engine_of, names, plugin
     from leadline.config import parse_campaign, template
     from leadline.errors import RefusedError
     from leadline.launch import LaunchSpec
 
     if len(argv) == 1 and " " in argv[0]:
         argv = tuple(shlex.split(argv[0]))
-    name = engine or _engine_of(argv)
-    launch = LaunchSpec(argv=tuple(argv))
+    name = engine or engine_of(argv)
+    launch = LaunchSpec(argv=tuple(argv), cwd=os.getcwd(), scratch=str(Path(folder).resolve() / "launch"))
+    host = plugin("hosts", "local", "host")()
     dialect = plugin("engines", name, "engine")
+    dialect = dialect.at(detect.version(dialect, host, launch))
+    launch = detect.with_files(dialect, host, launch)
     today = dialect.parse(launch)
     dialect.render(launch, today)
     path = Path(folder) / "campaign.toml"
@@ -52,15 +56,3 @@ def command(argv: tuple[str, ...], folder: str, engine: str | None, as_json: boo
         emit({"written": str(path), "engine": name, "today": today})
     else:
         click.echo(f"written: {path} (today: {today}). Read it, then: leadline plan {path.parent}")
-
-
-def _engine_of(argv: tuple[str, ...]) -> str:
-    """The engine by the name of the program, anywhere in the command."""
-    from leadline.build import found, plugin
-    from leadline.errors import InputError
-
-    for name in found("engines"):
-        programs = plugin("engines", name, "engine").programs
-        if any(Path(word).name in programs for word in argv):
-            return name
-    raise InputError(f"cannot tell the engine from {argv[0]!r}; say --engine with one of {', '.join(found('engines'))}")

@@ -108,7 +108,7 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
 
 
 def _launches(wired: Wired, outlook: Outlook) -> str:
-    settings, rounds = len(outlook.settings), wired.spec.budget.rounds
+    settings, rounds = sum(1 for row in outlook.settings if row.launches), wired.spec.budget.rounds
     if not outlook.launches:
         return "0"
     return f"{outlook.launches} ({settings} setting{'s' * (settings > 1)}, {rounds} round{'s' * (rounds > 1)})"

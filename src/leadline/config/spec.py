@@ -108,6 +108,10 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     ca: str | None = None
     proxy: str | None = None
     metrics_url: str | None = None
+    engine_version: str | None = None
+    model_config: str | None = None
+    draft_config: str | None = None
+    device_gib: float | None = None
     start_stall_s: float = 120.0
     request_stall_s: float = 60.0
     launch_script: str = "serve.sh"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from leadline.load.speculation import Figures, Timings, figures
 from leadline.load.sse import SseDecoder
 from leadline.trial import RequestRecord
 
@@ -71,18 +72,14 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _PromptDetails | None = None
 
 
-class _Timings(msgspec.Struct):
-    predicted_ms: float = 0.0
-    draft_n: int = 0
-    draft_n_accepted: int = 0
-
-
 class _Message(msgspec.Struct):
     """One event of a chat or text completion stream; what we do not use is skipped unread."""
 
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    timings: _Timings | None = None
+    timings: Timings | None = None
+    sglext: Any = None
+    metrics: Any = None
     error: Any = None
     object: Any = None
     message: Any = None
@@ -114,7 +111,8 @@ class AnswerReader:
         self._chunk_ns: list[int] = []
         self._counts: list[int] = []  # completion tokens so far, at the chunks whose event says so
         self._usage: _Usage | None = None
-        self._timings = _Timings()
+        self._decode_ms = 0.0
+        self._told = Figures()
         self._finish_reason = ""
         self._done = False
         self._events = 0
@@ -144,7 +142,8 @@ class AnswerReader:
         if text:
             self._chunk_ns.append(t_ns)
         if message.timings is not None:
-            self._timings = message.timings
+            self._decode_ms = message.timings.predicted_ms
+        self._told = figures(message.timings, message.sglext, message.metrics) or self._told
         if message.usage is not None and message.usage.completion_tokens is not None:
             self._usage = message.usage
             if text:
@@ -170,9 +169,11 @@ class AnswerReader:
             cached_tokens=details.cached_tokens or 0,
             output_tokens=self._output_tokens(complete=not error),
             token_source=source,
-            drafted=self._timings.draft_n,
-            accepted=self._timings.draft_n_accepted,
-            engine_decode_ms=self._timings.predicted_ms,
+            drafted=self._told.drafted,
+            accepted=self._told.accepted,
+            rounds=self._told.rounds,
+            histogram=self._told.histogram,
+            engine_decode_ms=self._decode_ms,
             finish_reason=self._finish_reason,
             status=raw.status,
             error=error,

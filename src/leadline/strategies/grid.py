@@ -17,7 +17,7 @@ class Grid:
     name = "grid"
 
     def propose(self, problem: Problem, history: History, n: int, rng: random.Random) -> Sequence[Proposal] | Done:
-        roster = dict.fromkeys((*rounds.fixed(problem), *problem.space.settings()))
+        roster = dict.fromkeys((*rounds.fixed(problem), *problem.settings()))
         return rounds.propose(problem, history, tuple(roster), n, rng)
 
 

@@ -26,7 +26,7 @@ class Random:
 
 def _roster(problem: Problem, rng: random.Random) -> tuple[Setting, ...]:
     always = rounds.fixed(problem)
-    others = [s for s in problem.space.settings() if s not in always]
+    others = [s for s in problem.settings() if s not in always]
     most = problem.budget.max_launches
     if most is None:
         return (*always, *others)

@@ -11,71 +11,31 @@ AssertionError in words when the engine breaks it, and lets through what the eng
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import product
 
 import msgspec
 
 from leadline.errors import InputError
-from leadline.evidence import Acceptance, Device, Evidence, ExitFacts, Failure, MemoryLaw, Model, Probe, Reply
+from leadline.evidence import Device, Evidence, ExitFacts, Failure, Ground, Model, Probe, Reply, Seen, Verdict
 from leadline.launch import LaunchSpec
-from leadline.ports import Engine
 from leadline.space import Setting
-from leadline.trial import RequestRecord
+from leadline.testing.engine_case import SHAPES, Case, Window, spoilt, spoilt_body
+
+__all__ = ["LAWS", "Case", "Window"]
 
 ENV = ("LEADLINE_SUITE", "kept as it is")
 FOLDER = "/srv/suite"
 PORT = 45123
 DEVICE = Device(name="suite", total_bytes=80 << 30)
 UNKNOWN_MODEL = Model(name="never heard of")
-SHAPES = (
-    b"",
-    b"\x00\xff\xfe",
-    b"null",
-    b"[]",
-    b"[[]]",
-    b"[null]",
-    b"{}",
-    b'"text"',
-    b"-1",
-    b"1e999",
-    b'{"data":{}}',
-    b'{"data":[7]}',
-    b"[" * 100_000,
-    b'{"a":' * 50_000,
-)
-"""Answers that are no answer, or not of the shape that was expected."""
-
-
-class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """Two looks at a real server with `records` between them, and what they amount to."""
-
-    before: Evidence
-    after: Evidence
-    records: tuple[RequestRecord, ...]
-    acceptance: Acceptance
-
-
-class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """`bases` are command lines of the engine, with speculation on and off; each accepts each of `settings`.
-
-    `canonical` is the engine's own: what a setting means, and no more. `foreign` are words that the engine does not
-    own, as they may stand at the end of a command line. `refused` are pairs that cannot be rendered. `windows` hold
-    more accepted tokens than none in one of them. `loading` = what "health" says while the model loads; None when the
-    engine does not listen then.
-    """
-
-    engine: Engine
-    canonical: Callable[[Setting], Setting]
-    bases: tuple[LaunchSpec, ...]
-    settings: tuple[Setting, ...]
-    foreign: tuple[str, ...]
-    refused: tuple[tuple[LaunchSpec, Setting], ...]
-    windows: tuple[Window, ...]
-    loading: Reply | None = None
-
-    def pairs(self) -> Iterator[tuple[LaunchSpec, Setting]]:
-        return product(self.bases, self.settings)
+SECRET = "sk-0123456789abcdefghij"
+NO_VERSIONS = ("", "no version", "v", "\x00\ufffd\n\n")
+ODD_VERSIONS = ("-1", "0", "9" * 5000, "9" * 400 + ".0", "1.2.3.4.5.6", "1..2", "b0-", "1.2rc")
+_FAILS_TOO = re.compile(r"(?P<knob>\w+|flag:-\S+|env:\w+)[-+=]")
+_RESERVED = {"model", "messages", "prompt", "stream", "max_tokens", "max_completion_tokens", "temperature"}
 
 
 def _must(condition: object, message: str) -> None:
@@ -86,7 +46,7 @@ def _must(condition: object, message: str) -> None:
 def has_knobs(case: Case) -> None:
     """Distinct, with the engine's own flag, without values; `depth` is one of them. And it names its programs."""
     _must(case.engine.programs and all(case.engine.programs), "it does not say which programs start it")
-    knobs = case.engine.knobs(None)
+    knobs = case.engine.knobs()
     names = [k.name for k in knobs]
     _must("depth" in names, f"depth is not among the knobs {names}")
     _must(len(set(names)) == len(names), f"a knob is listed twice: {names}")
@@ -97,7 +57,7 @@ def has_knobs(case: Case) -> None:
 
 def reads_what_it_wrote(case: Case) -> None:
     """parse(render(base, s)) == canonical(parse(base) + s), over the knobs of the engine."""
-    names = {k.name for k in case.engine.knobs(None)}
+    names = {k.name for k in case.engine.knobs()}
     for base, setting in case.pairs():
         rendered = case.engine.render(base, setting)
         meant = case.canonical(case.engine.parse(base).merged(setting)).only(names)
@@ -135,14 +95,19 @@ def switches_off(case: Case) -> None:
 
 
 def keeps_foreign_words(case: Case) -> None:
-    """Program, folder, variables, and words that are not the engine's, in their order."""
+    """Program, folder, variables, files, and words that are not the engine's, in their order."""
     for base, setting in case.pairs():
-        full = LaunchSpec(argv=(*base.argv, *case.foreign), env=(*base.env, ENV), cwd=FOLDER)
+        argv, env = (*base.argv, *case.foreign), (*base.env, ENV)
+        full = msgspec.structs.replace(base, argv=argv, env=env, cwd=FOLDER)
         for what, launch in (
             ("rendered", case.engine.render(full, setting)),
             ("moved", case.engine.move(full, PORT)),
         ):
             _must(launch.argv[0] == base.argv[0], f"{what} {full}: the program has become {launch.argv[0]}")
+            theirs, now = set(base.files) - set(base.ours), {f.path: f for f in launch.files}
+            for file in theirs:  # one that is named no more may go
+                kept = now.get(file.path) == file or (file.path not in now and file.path not in " ".join(launch.argv))
+                _must(kept, f"{what} {full}: {file.path}, a file of the operator's, was changed or lost")
             _must(launch.cwd == FOLDER, f"{what} {full}: the folder is now {launch.cwd}")
             _must(ENV in launch.env, f"{what} {full}: {ENV[0]} is gone")
             words = " ".join(case.foreign)
@@ -169,7 +134,7 @@ def moves(case: Case) -> None:
         _must(case.engine.address(moved) == (host, PORT), f"{moved} listens on {case.engine.address(moved)}")
         _must(case.engine.parse(moved) == case.engine.parse(base), f"moving {base} changed its setting: {moved}")
         _must(case.engine.move(moved, PORT) == moved, f"moved to the same port, {moved} changes")
-    bare = LaunchSpec(argv=case.bases[0].argv[:1])
+    bare = case.bare or LaunchSpec(argv=case.bases[0].argv[:1])
     _must(case.engine.address(bare)[1] == case.engine.default_port, f"{bare} listens on {case.engine.address(bare)}")
 
 
@@ -192,6 +157,73 @@ def knows_loading(case: Case) -> None:
         _must(case.engine.loading(case.loading), f"not taken for loading: {case.loading}")
 
 
+def knows_its_versions(case: Case) -> None:
+    """Without a version, or with one that cannot be read, it is as it was; and every version obeys the law of reading
+    what it wrote, or refuses."""
+    for text in (None, *NO_VERSIONS):
+        same = case.engine.at(text)
+        _must(same.knobs() == case.engine.knobs(), f"at({text!r}) has other knobs")
+        for base, setting in case.pairs():
+            rendered = same.render(base, setting)
+            _must(rendered == case.engine.render(base, setting), f"at({text!r}) renders {setting} as {rendered}")
+    for text in ODD_VERSIONS:
+        _must(case.engine.at(text).knobs(), f"at({text!r}) has no knobs")
+    for version in case.versions:
+        one = case.engine.at(version)
+        _must(one.name == case.engine.name, f"at({version!r}) is called {one.name}")
+        its = msgspec.structs.replace(case, engine=one)
+        has_knobs(its)
+        for base, setting in case.pairs():
+            with suppress(InputError):
+                reads_what_it_wrote(msgspec.structs.replace(its, bases=(base,), settings=(setting,)))
+
+
+def asks_for_the_version_quickly(case: Case) -> None:
+    """With the launch's own program, and without its model."""
+    for base in case.bases:
+        argv = case.engine.version_argv(base)
+        model = case.engine.model(base)
+        if argv is None:
+            continue
+        another = argv and argv[0] != base.argv[0] and argv[0].rsplit("/", 1)[-1] in case.engine.programs
+        _must(argv and not another, f"{base}: the version is asked of {argv}")
+        named = model and re.search(rf"(?<![\w./-]){re.escape(model)}(?![\w./-])", " ".join(argv))
+        _must(not named, f"{base}: {argv} loads the model {model}")
+
+
+def names_its_model_and_files(case: Case) -> None:
+    """As they stand in the launch; what is not there is not named."""
+    named = dict(case.named)
+    for base in (*case.bases, *named):
+        files, meant = case.engine.files(base), named.get(base, tuple(f.path for f in base.files))
+        _must(files == meant, f"{base} names the files {meant}, and is said to: {files}")
+        model = case.engine.model(base)
+        said = " ".join((*base.argv, *(v for _, v in base.env), *(f.content for f in base.files)))
+        _must(model is None or (model and model in said), f"{base}: no word of it says the model {model!r}")
+    _must(any(case.engine.model(base) for base in case.bases), "no base has a model")
+
+
+def adds_only_its_own_fields(case: Case) -> None:
+    """To the body of a request: nothing that the workload says, and nothing that cannot be sent."""
+    fields = case.engine.body_fields()
+    _must(not _RESERVED & set(fields), f"fields of the workload are overwritten: {sorted(_RESERVED & set(fields))}")
+    _must(msgspec.json.decode(msgspec.json.encode(fields)) == fields, f"{fields} is no JSON")
+
+
+def knows_when_it_is_busy(case: Case) -> None:
+    """By the answer to "metrics"; an answer that does not say it says nothing."""
+    if any(p.name == "metrics" for p in case.engine.probes()):
+        _must(any(busy.running for _, busy in case.busy), "give the metrics of a server at work")
+    for reply, busy in case.busy:
+        got = case.engine.busy(reply)
+        _must(got == busy, f"it was {busy}, and is said to be {got}")
+        failed = msgspec.structs.replace(reply, status=500)
+        _must(case.engine.busy(failed) is None, "an answer with HTTP 500 was read")
+    for body in (*SHAPES, b"# HELP x y\n", b"x{ 1 2 3\n"):
+        got = case.engine.busy(Reply(name="metrics", status=200, body=body))
+        _must(got is None, f"from {body[:40]!r} it made up {got}")
+
+
 def never_guesses(case: Case) -> None:
     """Where nothing is known, nothing is said."""
     nothing = Evidence()
@@ -201,8 +233,11 @@ def never_guesses(case: Case) -> None:
     _must(engine.acceptance(nothing, nothing, ()) is None, "acceptance made up counts from nothing")
     _must(engine.foreign_tokens(nothing, nothing, ()) == 0, "foreign tokens made up from nothing")
     _must(not engine.restarted(nothing, nothing), "a restart made up from nothing")
-    law = engine.memory_law(UNKNOWN_MODEL, DEVICE, nothing)
-    _must(law == MemoryLaw(), f"the memory of an unknown model was made up: {law}")
+    for base, ground in product(case.bases, (Ground(), Ground(model=UNKNOWN_MODEL, device=DEVICE))):
+        told = engine.memory(base, ground)
+        figures = (told.kv_tokens, told.max_running, told.error_frac)
+        fine = told.verdict is Verdict.UNKNOWN and not told.parts and figures == (None, None, None)
+        _must(fine, f"the memory of an unknown model was made up for {base}: {told}")
     _must(engine.diagnose(nothing).reason, "a diagnosis has a reason, even that there is none")
 
 
@@ -269,41 +304,52 @@ def bears_any_answer(case: Case) -> None:
     rng = random.Random(20261130)
     records = case.windows[0].records
     for n in range(150):
-        old, new = (_spoilt(rng, rng.choice(case.windows)) for _ in range(2))
+        old, new = (spoilt(rng, rng.choice(case.windows)) for _ in range(2))
         engine.effective(new)
         _must(engine.diagnose(new).reason, "a diagnosis without a reason")
         for reply in new.replies.values():
             engine.loading(reply)
+            engine.busy(reply)
         got = engine.acceptance(old, new, records)
         fine = got is None or min(got.decode_tokens, got.rounds, got.drafting_rounds, got.drafted, got.accepted) >= 0
         _must(fine, f"spoilt answers {n} were counted as {got}")
         _must(engine.foreign_tokens(old, new, records) >= 0, "fewer than no foreign tokens")
         engine.restarted(old, new)
-        engine.memory_law(UNKNOWN_MODEL, DEVICE, new)
 
 
-def _spoilt(rng: random.Random, window: Window) -> Evidence:
-    replies = {
-        name: Reply(name=name, status=rng.choice((0, 200, 200, 200, 500, 503)), body=_spoilt_body(rng, reply.body))
-        for name, reply in window.after.replies.items()
-    }
-    log = _spoilt_body(rng, window.after.log.encode()).decode(errors="replace")
-    exit = rng.choice((None, None, ExitFacts(code=rng.randrange(256)), ExitFacts(signal=rng.randrange(1, 64))))
-    return Evidence(replies=replies, log=log, exit=exit, argv=window.after.argv[: rng.randrange(8)])
+def warns_in_good_form(case: Case) -> None:
+    """What fails too is a knob of the engine, or any flag or variable, and a direction; secrets stay out of sight."""
+    names = {k.name for k in case.engine.knobs()}
+    _must(case.telling, "give lines of a log that tell of a failure")
+    for line, exit in product(case.telling, (None, ExitFacts(code=1))):
+        said = case.engine.diagnose(Evidence(log=line, exit=exit))
+        for entry in said.fails_too:
+            found = _FAILS_TOO.fullmatch(entry)
+            known = found is not None and (":" in found["knob"] or found["knob"] in names)
+            _must(known, f"{line!r}: {entry!r} is no knob with +, - or =")
+        for leak in (f"{line} --api-key {SECRET}", f"{line} api_key='{SECRET}'", f"{line} {SECRET}"):
+            shown = case.engine.diagnose(Evidence(log=leak, exit=exit))
+            _must(SECRET not in f"{shown} {shown.line} {shown.remedy}", f"a secret is shown: {shown}")
+    said_more = [case.engine.diagnose(Evidence(log=line, exit=ExitFacts(code=1))).fails_too for line in case.telling]
+    _must(any(said_more), "no line says what fails too")
 
 
-def _spoilt_body(rng: random.Random, body: bytes) -> bytes:
-    match rng.randrange(5):
-        case 0:
-            return rng.choice(SHAPES)
-        case 1:
-            return rng.randbytes(rng.randrange(200))
-        case 2:
-            return body[: rng.randrange(len(body) + 1)]
-        case 3:  # digits become other digits, so that the answer can still be read
-            return bytes(rng.choice(b"0123456789") if 48 <= b <= 57 and rng.random() < 0.3 else b for b in body)
-        case _:
-            return bytes(rng.randrange(256) if rng.random() < 0.02 else b for b in body)
+def foresees_from_any_log(case: Case) -> None:
+    """Whatever earlier launches said, nothing raises, and no part of the memory is less than nothing."""
+    rng = random.Random(20261201)
+    looks = (*case.seen, *(Seen(launch=LaunchSpec(argv=w.after.argv), log=w.after.log) for w in case.windows))
+    for n in range(150):
+        seen = rng.choice(looks)
+        lines = spoilt_body(rng, seen.log.encode()).decode(errors="replace")
+        ground = Ground(
+            model=rng.choice((None, UNKNOWN_MODEL)),
+            device=rng.choice((None, DEVICE, Device(name="none", total_bytes=0))),
+            seen=tuple(rng.sample((msgspec.structs.replace(seen, log=lines), rng.choice(looks), Seen(launch=LaunchSpec(argv=()))), 2)),
+        )
+        told = case.engine.memory(rng.choice(case.bases), ground)
+        fine = all(size >= 0 for size in told.parts.values()) and (told.kv_tokens or 0) >= 0
+        _must(fine, f"spoilt log {n}: {told}")
+        _must(told.verdict is Verdict.FITS or told.reason, f"spoilt log {n}: {told.verdict} without a reason")
 
 
 LAWS: Mapping[str, Callable[[Case], None]] = {
@@ -319,11 +365,18 @@ LAWS: Mapping[str, Callable[[Case], None]] = {
         moves,
         can_be_probed,
         knows_loading,
+        knows_its_versions,
+        asks_for_the_version_quickly,
+        names_its_model_and_files,
+        adds_only_its_own_fields,
+        knows_when_it_is_busy,
         never_guesses,
         counts_exactly,
         notices_a_restart,
         reads_what_runs,
         believes_the_supervisor,
         bears_any_answer,
+        warns_in_good_form,
+        foresees_from_any_log,
     )
 }

@@ -17,7 +17,7 @@ from leadline.launch import Start
 from leadline.ports import Completed, Host, Loader, Prober, Session
 from leadline.testing.clock import VirtualClock
 from leadline.testing.dialects import Dialect
-from leadline.testing.dialects.llamacpp import LlamaCpp
+from leadline.testing.dialects.registry import named
 from leadline.testing.labload import LabLoader, Realised
 from leadline.testing.labprocess import LabProcess
 from leadline.testing.physics import LabSpec
@@ -38,13 +38,13 @@ class Lab:
     `processes` = every server ever started here, in order; `realised` = one entry for each load; `files` and
     `squatters` (port -> somebody else's listener) may be changed by a test. `commands` answers what a campaign runs
     on the host: `sha256sum` and `test -e` over `files`, and what a test adds; another program is not found, as in a
-    shell. `seed` replaces the spec's.
+    shell. `seed` replaces the spec's, `dialect` the one that it names.
     """
 
     def __init__(self, spec: LabSpec | None = None, *, seed: int | None = None, dialect: Dialect | None = None) -> None:
         spec = spec or LabSpec()
         self.spec = spec if seed is None else msgspec.structs.replace(spec, seed=seed)
-        self.dialect: Dialect = dialect or LlamaCpp()
+        self.dialect: Dialect = dialect or named(self.spec.dialect, self.spec.version)
         self.clock = VirtualClock()
         self.files: dict[str, LabFile] = {}
         self.squatters: dict[int, ProcessFacts] = {}
@@ -72,6 +72,7 @@ class Lab:
             log=log,
             launch=len(self.processes) + 1,
             taken=lambda port: self.listener(port) is not None,
+            read=self._read,
         )
         self.processes.append(process)
         return process
@@ -79,7 +80,11 @@ class Lab:
     def at(self, url: str) -> LabProcess | None:
         """The server of ours that listens where this URL points."""
         port = urlsplit(url).port or 80
-        return next((p for p in reversed(self.processes) if p.listens(port)), None)
+        return next((p for p in reversed(self.processes) if p.answers(port)), None)
+
+    def _read(self, path: str) -> str | None:
+        file = self.files.get(path)
+        return file.content.decode() if file else None
 
     def listener(self, port: int) -> ProcessFacts | None:
         owner = self.squatters.get(port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 
@@ -16,7 +17,6 @@ from leadline.testing.physics import Emission
 
 _HEAD_LIMIT = 1 << 16
 _SERVER = "leadline-lab"
-_OPEN = ("/health", "/v1/health", "/models", "/v1/models")
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -104,7 +104,8 @@ class Front:
     async def _answer(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """False when the connection must end."""
         view = self._view()
-        if not _allowed(request, view.flags.api_keys):
+        guarded = self._dialect.guards(request.path.partition("?")[0])
+        if guarded and not _allowed(request, view.flags.api_keys):
             _write(writer, self._dialect.unauthorized())
         elif request.method == "GET":
             _write(writer, self._dialect.get(request.path, view))
@@ -133,7 +134,7 @@ class Front:
         while (emission := await waiter.queue.get()) is not None:
             text = words(ask.request.prompt_id, sent, emission.tokens)
             sent += emission.tokens
-            data = (opening if sent == emission.tokens else b"") + self._dialect.piece(ask, text, self._view())
+            data = (opening if sent == emission.tokens else b"") + self._dialect.piece(ask, text, sent, self._view())
             if emission.finish is not None and not emission.cut:
                 data += self._dialect.closing(ask, emission.finish, self._view())
             writer.write(b"%x\r\n%b\r\n" % (len(data), data))
@@ -158,9 +159,23 @@ class Front:
         return False
 
 
-async def serve(front: Front, host: str, port: int) -> asyncio.Server:
-    """Raises OSError when it cannot listen there."""
-    return await asyncio.start_server(front.talk, host, port, limit=_HEAD_LIMIT)
+def claim(host: str, port: int) -> socket.socket:
+    """Takes the port without listening: connections are refused. Raises OSError when it is taken."""
+    found = socket.getaddrinfo(host or "127.0.0.1", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = min(found, key=lambda f: f[0] != socket.AF_INET)
+    taken = socket.socket(family, kind, protocol)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(address)
+    except OSError:
+        taken.close()
+        raise
+    return taken
+
+
+async def serve(front: Front, claimed: socket.socket) -> asyncio.Server:
+    """Answers on a port that was claimed."""
+    return await asyncio.start_server(front.talk, sock=claimed, limit=_HEAD_LIMIT)
 
 
 async def _read(reader: asyncio.StreamReader) -> _Request | None:
@@ -179,7 +194,7 @@ async def _read(reader: asyncio.StreamReader) -> _Request | None:
 
 def _allowed(request: _Request, keys: Sequence[str]) -> bool:
     given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
-    return not keys or request.path in _OPEN or any(hmac.compare_digest(given, key.encode()) for key in keys)
+    return not keys or any(hmac.compare_digest(given, key.encode()) for key in keys)
 
 
 def _head(status: int, content_type: str, framing: str) -> bytes:

@@ -147,7 +147,8 @@ class _Load:
         path = "/v1/completions" if "prompt" in body and "messages" not in body else "/v1/chat/completions"
         asked = self._process.ask(path, msgspec.json.encode(body))
         if isinstance(asked, Answer):
-            said = msgspec.json.decode(asked.body)["error"]["message"]
+            said = msgspec.json.decode(asked.body)
+            said = said["error"]["message"] if "error" in said else said["message"]
             self._fail(user, f"HTTP {asked.status}: {said}", asked.status)
         elif asked[1].id is not None:
             self._flying[asked[1].id] = user

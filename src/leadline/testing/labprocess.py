@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from leadline.evidence import ExitFacts, ProcessFacts
 from leadline.metrics import NS_PER_S
 from leadline.testing.clock import VirtualClock
-from leadline.testing.dialects import Answer, Ask, Boot, Dialect, Exit, Flags, View, lab_flags, words
+from leadline.testing.dialects import (
+    Answer,
+    Ask,
+    Boot,
+    Dialect,
+    End,
+    Exit,
+    Flags,
+    Read,
+    View,
+    lab_flags,
+    nothing,
+    words,
+)
 from leadline.testing.faults import active
 from leadline.testing.model import Admission, Fatal, LabModel
 from leadline.testing.physics import Emission, Finish, LabSpec
@@ -19,7 +34,7 @@ _STOP_S = 0.05
 
 
 class LabProcess:
-    """`taken(port)` tells whether somebody listens there when this one starts."""
+    """`taken(port)` tells whether somebody else has that port; `read` gives the files that its command line names."""
 
     def __init__(
         self,
@@ -31,6 +46,7 @@ class LabProcess:
         log: str,
         launch: int,
         taken: Callable[[int], bool],
+        read: Read = nothing,
     ) -> None:
         self.argv, self.log, self.launch = argv, log, launch
         self.pid = _FIRST_PID + launch
@@ -39,15 +55,15 @@ class LabProcess:
         self._due: deque[tuple[float, str]] = deque()
         self._exit: ExitFacts | None = None
         self._boots = -1
-        asked = dialect.parse(lab_flags(argv[1:])[1])
-        if isinstance(asked, Flags) and taken(asked.port):
-            asked = dialect.port_in_use(asked)
+        self._taken, self._claiming = taken, False
+        asked = dialect.parse(lab_flags(argv[1:])[1], read)
         self.flags = asked if isinstance(asked, Flags) else Flags(host="", port=-1)
         self._begin()
         if isinstance(asked, Exit):
             self._due.clear()
             self._lines += asked.lines
             self._exit = ExitFacts(code=asked.code)
+        self._settle()
 
     def _begin(self) -> None:
         """A fresh start of the same command line under the same pid."""
@@ -56,6 +72,7 @@ class LabProcess:
         faults = active(self._spec.faults, self.flags.depth, self.launch)
         self._boot: Boot = self._dialect.boot(self._spec, self.flags, faults)
         self._due.extend(self._boot.lines)
+        self._claimed, self._scribe = False, self._dialect.scribe()
         self.model = LabModel(
             self._spec,
             depth=self.flags.depth,
@@ -78,13 +95,18 @@ class LabProcess:
             pid=self.pid,
             start_id=f"{self.pid}-{self._boots}",
             argv=self.argv,
-            name="llama-server",
+            name=self._dialect.process_name,
             rss_bytes=self._read_bytes(),
             read_bytes=self._read_bytes(),
         )
 
     def listens(self, port: int) -> bool:
-        return self.exit() is None and self._boot.binds and self.flags.port == port
+        """Whether it has that port; a connection may be refused all the same (`answers`)."""
+        return self.exit() is None and self._claimed and self.flags.port == port
+
+    def answers(self, port: int) -> bool:
+        since = self._boot.listens_s
+        return self.listens(port) and since is not None and self._uptime_s() >= since
 
     def log_text(self) -> str:
         self._settle()
@@ -112,6 +134,7 @@ class LabProcess:
             return asked
         ask, admission = asked
         tokens = 0
+        self._wait_until_ready(until_ns)
         while self._clock.now_ns() < until_ns and not self.stuck():
             for emission in self.step():
                 if emission.id == admission.id:
@@ -124,6 +147,12 @@ class LabProcess:
         self._clock.advance_ns(max(0, until_ns - self._clock.now_ns()))
         self.cancel(admission.id or 0)
         return f"no answer within {timeout_s:g} s"
+
+    def _wait_until_ready(self, until_ns: int) -> None:
+        """It may take requests while it warms up."""
+        if self._boot.ready_s is not None:
+            ready_ns = self._began_ns + round(self._boot.ready_s * NS_PER_S)
+            self._clock.advance_ns(max(0, min(until_ns, ready_ns) - self._clock.now_ns()))
 
     def stuck(self) -> bool:
         """Whether no step will come: hung, mute, loading or gone."""
@@ -144,8 +173,9 @@ class LabProcess:
     def end(self) -> ExitFacts:
         """SIGTERM. May be repeated."""
         if self.exit() is None:
-            self._lines += self._dialect.stopped(self._uptime_s())
-            self._exit = ExitFacts(code=0, asked=True)
+            end = self._dialect.stopped(self._uptime_s())
+            self._lines += end.lines
+            self._exit = msgspec.structs.replace(_exit(end.code), asked=True)
             self._clock.sleep(_STOP_S)
         return self._exit or ExitFacts()
 
@@ -172,13 +202,33 @@ class LabProcess:
 
     def _settle(self) -> None:
         """Write the log lines that are due, and end a start that was to fail by now."""
-        if self._exit is not None:
-            return
         uptime_s = self._uptime_s()
-        while self._due and self._due[0][0] <= uptime_s:
-            self._lines.append(self._due.popleft()[1])
+        claims_s = self._boot.claims_s
+        if self._exit is not None or self._claiming:
+            return
+        if not self._claimed and claims_s is not None and uptime_s >= claims_s:
+            self._write(claims_s, own=False)
+            self._claim()
+            if self._exit is not None:
+                return
+        self._write(uptime_s)
         if self._boot.exit_s is not None and uptime_s >= self._boot.exit_s:
-            self._exit = ExitFacts(code=self._boot.exit_code)
+            self._exit = _exit(self._boot.exit_code)
+
+    def _claim(self) -> None:
+        self._claiming = True  # whoever looks for the port's owner asks us too
+        taken = self._taken(self.flags.port)
+        self._claiming = False
+        if taken:
+            refused = self._dialect.port_in_use(self.flags)
+            self._lines += refused.lines
+            self._exit = ExitFacts(code=refused.code)
+        self._claimed = not taken
+
+    def _write(self, until_s: float, *, own: bool = True) -> None:
+        """The lines due by then; `own` = those of that very moment too."""
+        while self._due and (self._due[0][0] < until_s or (own and self._due[0][0] == until_s)):
+            self._lines.append(self._due.popleft()[1])
 
     def _catch_up(self) -> None:
         """Steps for requests that nobody waits for, up to now."""
@@ -193,14 +243,18 @@ class LabProcess:
         for emission in step.emissions:
             if emission.finish and not emission.cut:
                 self._lines += self._dialect.served(self._uptime_s(), emission.id, emission.finish)
+        self._lines += self._scribe.stepped(self._uptime_s() + step.duration_s, self._view())
         return step.emissions, round(step.duration_s * NS_PER_S)
 
     def _die(self) -> None:
-        match self.model.fatal:
-            case Fatal.KILL:
-                self._exit = ExitFacts(signal=9)
-            case Fatal.OUT_OF_MEMORY:
-                self._lines += self._dialect.aborted(self._uptime_s())
-                self._exit = ExitFacts(signal=6)
-            case Fatal.RESTART:
-                self._begin()
+        how = self.model.fatal
+        if how is Fatal.RESTART:
+            self._begin()
+        elif how is not None:
+            end = self._dialect.died(how, self._uptime_s()) if how is not Fatal.KILL else End((), -9)
+            self._lines += end.lines
+            self._exit = _exit(end.code)
+
+
+def _exit(code: int) -> ExitFacts:
+    return ExitFacts(signal=-code) if code < 0 else ExitFacts(code=code)

@@ -1,7 +1,8 @@
-"""The lab server: a real HTTP process over lab physics. `python -m leadline.testing.labserver LLAMA-SERVER-FLAGS...`
+"""The lab server: a real HTTP process over lab physics. `python -m leadline.testing.labserver ENGINE-FLAGS...`
 
-Also takes `--lab-spec FILE` (a LabSpec as JSON). Speaks the OpenAI API and its dialect's probes, runs in real time, and
-commits the spec's faults on itself. `--port 0` picks a port; the log tells which. Its model and build name say "lab".
+Also takes `--lab-spec FILE` (a LabSpec as JSON) and `--lab-dialect NAME` (before the one that the spec names). Speaks
+the OpenAI API and its dialect's probes, runs in real time, and commits the spec's faults on itself. `--port 0` picks a
+port; the log tells which. Its model and build name say "lab".
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import resource
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +21,10 @@ from pathlib import Path
 import msgspec
 
 from leadline import codec
-from leadline.testing.dialects import Boot, Dialect, Exit, Flags, View, lab_flags
-from leadline.testing.dialects.llamacpp import LlamaCpp
+from leadline.testing.dialects import Boot, Dialect, End, Exit, Flags, View, lab_flags
+from leadline.testing.dialects.registry import named
 from leadline.testing.faults import active
-from leadline.testing.labhttp import Front, serve
+from leadline.testing.labhttp import Front, claim, serve
 from leadline.testing.model import Fatal, LabModel
 from leadline.testing.physics import Emission, LabSpec
 
@@ -32,21 +34,22 @@ _LAG_LIMIT_S = 0.05  # what a late step may catch up; more is lost, as on a busy
 
 def main(argv: Sequence[str]) -> int:
     own, flags = lab_flags(argv)
-    dialect = LlamaCpp()
-    asked = dialect.parse(flags)
-    if isinstance(asked, Exit):
-        _log(asked.lines)
-        return asked.code
     spec = LabSpec()
     if "--lab-spec" in own:
         spec = codec.from_json(Path(own["--lab-spec"]).read_bytes(), LabSpec)
+    dialect = named(own.get("--lab-dialect", spec.dialect), spec.version)
+    asked = dialect.parse(flags, _read)
+    if isinstance(asked, Exit):
+        print(*asked.lines, sep="\n", file=sys.stdout if asked.stdout else sys.stderr, flush=True)
+        return asked.code
     boot = int(own.get("--lab-boot", "0"))
     launch = count_launch(spec.launch_counter, again=boot > 0)
     return asyncio.run(LabServer(spec, dialect, asked, launch=launch, boot=boot).run())
 
 
-def install(folder: Path, spec: LabSpec, name: str = "llama-server") -> Path:
-    """An executable in `folder` that is this server with that spec, under an engine's name."""
+def install(folder: Path, spec: LabSpec, name: str = "") -> Path:
+    """An executable in `folder` that is this server with that spec, under an engine's name (by default its own)."""
+    name = name or named(spec.dialect, spec.version).process_name
     described = folder / f"{name}.lab.json"
     described.write_bytes(codec.to_json(spec))
     command = shlex.join([sys.executable, "-m", "leadline.testing.labserver", "--lab-spec", str(described)])
@@ -86,8 +89,11 @@ class LabServer:
             drafts=flags.drafts,
         )
         self._front = Front(dialect=dialect, model=self._model, view=self._view, ended=self._ended)
+        self._scribe = dialect.scribe()
         self._ready_s: float | None = None
-        self._code = 0
+        self._socket: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._end: End | None = None
         self._over = asyncio.Event()
 
     async def run(self) -> int:
@@ -96,36 +102,34 @@ class LabServer:
         self._began = loop.time()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self._over.set)
-        timetable = self._dialect.boot(self._spec, self._flags, self._faults)
-        server: asyncio.Server | None = None
-        if timetable.binds:
-            try:
-                server = await serve(self._front, self._flags.host, self._flags.port)
-            except OSError as error:
-                return self._cannot_bind(error)
-            port = int(server.sockets[0].getsockname()[1])
-            self._flags = msgspec.structs.replace(self._flags, port=port)
-            timetable = self._dialect.boot(self._spec, self._flags, self._faults)
-        self._ready_s = timetable.ready_s
-        tasks = [asyncio.create_task(self._load(timetable)), asyncio.create_task(self._generate())]
+        tasks = [asyncio.create_task(self._load()), asyncio.create_task(self._generate())]
         over = asyncio.create_task(self._over.wait())
         await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             if task.done():
                 task.result()
-        if self._code == 0:
-            _log(self._dialect.stopped(self._uptime_s()))
-        if server is not None:
-            server.close()
+        end = self._end or self._dialect.stopped(self._uptime_s())
+        _log(end.lines)
+        if self._server is not None:
+            self._server.close()
         await self._front.close()
-        return self._code
+        return _leave(end.code)
 
-    def _cannot_bind(self, error: OSError) -> int:
-        if error.errno != errno.EADDRINUSE:
-            raise error
-        refused = self._dialect.port_in_use(self._flags)
-        _log(refused.lines)
-        return refused.code
+    def _timetable(self) -> Boot:
+        return self._dialect.boot(self._spec, self._flags, self._faults)
+
+    def _claim(self) -> None:
+        """Take the port. The number 0 becomes a free one."""
+        try:
+            self._socket = claim(self._flags.host, self._flags.port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            refused = self._dialect.port_in_use(self._flags)
+            self._end = End(refused.lines, refused.code)
+            self._over.set()
+            return
+        self._flags = msgspec.structs.replace(self._flags, port=int(self._socket.getsockname()[1]))
 
     def _uptime_s(self) -> float:
         return asyncio.get_running_loop().time() - self._began
@@ -138,15 +142,29 @@ class LabServer:
         """Time since it was ready; negative before, and for ever when it never will be."""
         return -1.0 if self._ready_s is None else self._uptime_s() - self._ready_s
 
-    async def _load(self, timetable: Boot) -> None:
-        """Follow the timetable of the start, then wait for the end."""
-        for at_s, line in timetable.lines:
+    async def _load(self) -> None:
+        """Follow the timetable of the start, then wait for the end. A port of our own choice is taken at once."""
+        timetable = self._timetable()
+        claims_s, listens_s = timetable.claims_s, timetable.listens_s
+        if self._flags.port == 0 and claims_s is not None:
+            self._claim()
+            timetable = self._timetable()
+        self._ready_s = timetable.ready_s
+        told = 0
+        for at_s in sorted({t for t in (claims_s, listens_s, timetable.exit_s) if t is not None} | _times(timetable)):
             await asyncio.sleep(at_s - self._uptime_s())
-            _log([line])
-        if timetable.exit_s is not None:
-            await asyncio.sleep(timetable.exit_s - self._uptime_s())
-            self._code = timetable.exit_code
-            self._over.set()
+            if at_s == claims_s and self._socket is None:
+                self._claim()
+                if self._socket is None:
+                    return
+            if at_s == listens_s and self._socket is not None:
+                self._server = await serve(self._front, self._socket)
+            due = [line for t, line in timetable.lines if t <= at_s]
+            _log(due[told:])
+            told = len(due)
+            if at_s == timetable.exit_s:
+                self._end = End((), timetable.exit_code)
+                self._over.set()
         await self._over.wait()
 
     async def _generate(self) -> None:
@@ -169,6 +187,7 @@ class LabServer:
             due = max(due, clock() - _LAG_LIMIT_S) + step.duration_s
             await asyncio.sleep(due - clock())
             self._front.deliver(step.emissions)
+            _log(self._scribe.stepped(self._uptime_s(), self._view()))
             if self._model.fatal is not None:
                 self._die(self._model.fatal)
 
@@ -177,16 +196,33 @@ class LabServer:
             _log(self._dialect.served(self._uptime_s(), emission.id, emission.finish))
 
     def _die(self, how: Fatal) -> None:
-        match how:
-            case Fatal.KILL:
-                os.kill(os.getpid(), signal.SIGKILL)
-            case Fatal.OUT_OF_MEMORY:
-                _log(self._dialect.aborted(self._uptime_s()))
-                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-                os.abort()
-            case Fatal.RESTART:
-                again = ["--port", str(self._flags.port), "--lab-boot", str(self._boots + 1)]
-                os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], *again])
+        if how is Fatal.RESTART:
+            again = ["--port", str(self._flags.port), "--lab-boot", str(self._boots + 1)]
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], *again])
+        end = End((), -9) if how is Fatal.KILL else self._dialect.died(how, self._uptime_s())
+        _log(end.lines)
+        os._exit(_leave(end.code))
+
+
+def _leave(code: int) -> int:
+    """The exit code; below 0 it is a signal, which does not return."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _times(timetable: Boot) -> set[float]:
+    return {at_s for at_s, _ in timetable.lines}
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return None
 
 
 def _log(lines: Sequence[str]) -> None:

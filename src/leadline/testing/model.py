@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from leadline.testing.faults import Fault, FaultKind, active, hits
+from leadline.testing.faults import Fault, FaultKind, active, cap, depth_in_force, hits
 from leadline.testing.physics import Emission, Finish, LabEngine, LabRequest, LabSpec, Step, natural_tokens
 
 
@@ -16,7 +16,18 @@ class Fatal(StrEnum):
 
     KILL = "kill"  # SIGKILL
     OUT_OF_MEMORY = "out_of_memory"  # the engine's own abort
+    CRASH = "crash"  # an error of the engine's own
+    CHILD_KILLED = "child_killed"  # SIGKILL of one of its processes
+    WATCHDOG = "watchdog"  # it ends itself, since nothing moves any more
     RESTART = "restart"  # the same server begins again
+
+
+_DEATHS = {
+    FaultKind.CRASH: Fatal.CRASH,
+    FaultKind.CHILD_KILLED: Fatal.CHILD_KILLED,
+    FaultKind.WATCHDOG: Fatal.WATCHDOG,
+}
+_RETRACTION_STEPS = 4.0  # what a retraction costs, in base steps
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -29,6 +40,7 @@ class Admission(msgspec.Struct, frozen=True):
 
 class LabModel:
     """`depth` is what was asked, `engine.depth` what is in force. `boot` = how often this launch started itself again.
+    `asked_running` = requests at once as asked, `engine.max_running` as they run. `retractions` = requests taken back.
 
     `drafts` False = speculation is on, but its drafter never finds anything. Requests of one token are taken for
     readiness probes: they are not numbered, so faults that hit a share of the requests never hit them.
@@ -37,13 +49,14 @@ class LabModel:
     def __init__(
         self, spec: LabSpec, *, depth: int, max_running: int, launch: int, boot: int = 0, drafts: bool = True
     ) -> None:
-        self.spec = spec if drafts else _never_drafting(spec)
         self.faults = active(spec.faults, depth, launch)
-        wrong = self.faults.get(FaultKind.WRONG_DEPTH)
-        in_force = wrong.depth if wrong else depth
+        self.spec = spec if drafts and FaultKind.NO_DRAFTS not in self.faults else _never_drafting(spec)
+        self.asked_running = max_running
+        in_force, max_running = depth_in_force(depth, self.faults), cap(max_running, self.faults)
         self.engine = LabEngine(self.spec, depth=in_force, max_running=max_running, seed=launch * 1000 + boot)
         self.fatal: Fatal | None = None
         self._boot = boot
+        self.retractions = 0
         self._tokens = 0
         self._numbered = 0
         self._cuts: dict[int, int] = {}
@@ -79,7 +92,7 @@ class LabModel:
         self._tokens += sum(e.tokens for e in ours)
         self._intrude(before)
         self.fatal = self._doom(len(step.emissions))
-        return Step(step.duration_s, ours)
+        return Step(step.duration_s + self._retract(before), ours)
 
     def cancel(self, number: int) -> Finish | None:
         """The client has gone."""
@@ -109,6 +122,15 @@ class LabModel:
         for n in range(before // fault.after_tokens, self._tokens // fault.after_tokens):
             self._foreign.add(self.engine.submit(_intruder(fault, n)))
 
+    def _retract(self, before: int) -> float:
+        """Seconds lost to requests that gave their KV tokens back and had to be computed again."""
+        fault = self.faults.get(FaultKind.RETRACTIONS)
+        if fault is None:
+            return 0.0
+        times = self._tokens // fault.after_tokens - before // fault.after_tokens
+        self.retractions += times
+        return times * self.spec.base_step_ms * _RETRACTION_STEPS / 1e3
+
     def _doom(self, served: int) -> Fatal | None:
         kill, oom = self.faults.get(FaultKind.KILLED_UNDER_LOAD), self.faults.get(FaultKind.OOM_UNDER_LOAD)
         again = self.faults.get(FaultKind.RESTART)
@@ -118,7 +140,8 @@ class LabModel:
             return Fatal.OUT_OF_MEMORY
         if again and self._boot == 0 and self._tokens >= again.after_tokens:
             return Fatal.RESTART
-        return None
+        deaths = (self.faults.get(kind) for kind in _DEATHS)
+        return next((_DEATHS[f.kind] for f in deaths if f and self._tokens >= f.after_tokens), None)
 
 
 def _never_drafting(spec: LabSpec) -> LabSpec:

@@ -11,12 +11,13 @@ over n rounds the counts are within a few of their expectation, so noise enters 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -88,10 +89,29 @@ class Counters:
     decodes: int = 0
     busy_slots: int = 0
     longest: int = 0
+    admitted: int = 0
     drafts: int = 0
     draft_tokens: int = 0
     accepted: int = 0
+    rounds: int = 0
     per_position: list[int] = field(default_factory=list)
+    drafted_at: list[int] = field(default_factory=list)
+    ended: dict[str, int] = field(default_factory=dict)
+
+    def plus(self, live: _Live) -> Counters:
+        """With the tokens and drafts of one more request."""
+        return replace(
+            self,
+            predicted_tokens=self.predicted_tokens + live.emitted,
+            predicted_s=self.predicted_s + live.decode_s,
+            longest=max(self.longest, live.request.prompt_tokens + live.emitted),
+            drafts=self.drafts + live.drafting,
+            draft_tokens=self.draft_tokens + live.drafted,
+            accepted=self.accepted + live.accepted,
+            rounds=self.rounds + live.rounds,
+            per_position=[a + b for a, b in zip(self.per_position, live.per_position, strict=True)],
+            drafted_at=[a + b for a, b in zip(self.drafted_at, live.drafted_at, strict=True)],
+        )
 
 
 @dataclass(slots=True)
@@ -110,6 +130,7 @@ class _Live:
     drafted: int = 0
     accepted: int = 0
     per_position: list[int] = field(default_factory=list)
+    drafted_at: list[int] = field(default_factory=list)
     prompt_s: float = 0.0
     decode_s: float = 0.0
 
@@ -121,8 +142,9 @@ class _Live:
         self.drafting += 1
         self.drafted += drafted
         self.accepted += accepted
-        for position in range(accepted):
-            self.per_position[position] += 1
+        for position in range(drafted):
+            self.drafted_at[position] += 1
+            self.per_position[position] += position < accepted
 
     def finish(self, reason: str) -> Finish:
         acceptance = Acceptance(
@@ -157,7 +179,7 @@ class LabEngine:
         self.depth = depth
         self.max_running = spec.slots(depth, max_running)
         self.pool = spec.pool(depth)
-        self.counters = Counters(per_position=[0] * depth)
+        self.counters = Counters(per_position=[0] * depth, drafted_at=[0] * depth)
         self._rng = random.Random(f"launch|{spec.seed}|{seed}")
         self._launch_noise = math.exp(self._rng.gauss(0.0, spec.launch_sd))
         self._survival = {id(k): survival(k, depth) for k in (*spec.workloads.values(), spec.other)}
@@ -180,6 +202,10 @@ class LabEngine:
         """KV tokens reserved by the running requests."""
         return self._kv_used
 
+    def so_far(self) -> Counters:
+        """The counters of a server that counts tokens and drafts as they come, not when a request ends."""
+        return functools.reduce(Counters.plus, self._running.values(), self.counters)
+
     def new_point(self) -> None:
         """A new load point: its own noise."""
         self._noise = self._launch_noise * math.exp(self._rng.gauss(0.0, self.spec.point_sd))
@@ -192,7 +218,7 @@ class LabEngine:
             raise ValueError(f"{request.prompt_tokens} + {left} tokens do not fit into a KV pool of {self.pool}")
         u = random.Random(f"draw|{self.spec.seed}|{request.prompt_id}").random()
         live = _Live(id=next(self._ids), request=request, kind=kind, left=left, room=request.max_tokens, u=u)
-        live.per_position = [0] * self.depth
+        live.per_position, live.drafted_at = [0] * self.depth, [0] * self.depth
         self._queue.append(live)
         return live.id
 
@@ -234,6 +260,7 @@ class LabEngine:
             live = self._queue.popleft()
             self._running[live.id] = live
             self._kv_used += live.need
+            self.counters.admitted += 1
             fresh.append(live)
         return fresh
 
@@ -262,14 +289,8 @@ class LabEngine:
 
     def _release(self, live: _Live, reason: str) -> Finish:
         self._kv_used -= live.need
-        total = self.counters
-        total.predicted_tokens += live.emitted
-        total.predicted_s += live.decode_s
-        total.longest = max(total.longest, live.request.prompt_tokens + live.emitted)
-        total.drafts += live.drafting
-        total.draft_tokens += live.drafted
-        total.accepted += live.accepted
-        total.per_position = [a + b for a, b in zip(total.per_position, live.per_position, strict=True)]
+        ended = {**self.counters.ended, reason: self.counters.ended.get(reason, 0) + 1}
+        self.counters = replace(self.counters.plus(live), ended=ended)
         return live.finish(reason)
 
 

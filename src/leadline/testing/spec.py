@@ -42,7 +42,8 @@ class LabSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `*_ms` are parts of a step (see the module). The KV pool is `kv_tokens` less `kv_lost_per_depth_tokens` for every
     draft token; with `tokens_per_slot` the pool also caps how many requests may run. `max_running` holds where the
-    command line does not say. `launch_sd` and `point_sd` are log-sds of all step times in one launch and at one load
+    command line does not say. `dialect` = the engine that it passes for, `version` = that engine's (empty: the
+    dialect's own). `launch_sd` and `point_sd` are log-sds of all step times in one launch and at one load
     point. Loading takes `load_s` and writes `progress_lines`. `launch_counter` is a file in which the lab server counts
     its launches, for faults that strike only some of them. A real server begins a new load point after `point_gap_s`
     without a request.
@@ -67,6 +68,8 @@ class LabSpec(msgspec.Struct, frozen=True, kw_only=True):
     point_gap_s: float = 0.25
     faults: tuple[Fault, ...] = ()
     launch_counter: str = ""
+    dialect: str = "llamacpp"
+    version: str = ""
     seed: int = 0
 
     def workload(self, prompt_id: str) -> LabWorkload:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 
-from leadline.engines.llamacpp.flags import BY_ENV, OPTIONS, REMOVED, plain
+from leadline.dialect.commandline import CommandLine
+from leadline.dialect.options import plain
+from leadline.engines.llamacpp.flags import BY_ENV, OPTIONS
 from leadline.engines.llamacpp.methods import DEPTH_FLAGS, METHODS
+from leadline.engines.llamacpp.reading import HOST, PORT, grammar, read
 from leadline.engines.llamacpp.speculation import DRAFT_HF, DRAFT_MODEL, SPEC_DEFAULT, SPEC_TYPE, in_force, put_in_force
 from leadline.engines.llamacpp.values import canonical, check, kv_pair, whole
-from leadline.engines.llamacpp.words import CommandLine, read
 from leadline.errors import InputError
 from leadline.launch import LaunchSpec
 from leadline.space import Knob, Setting, Value
 
-DEFAULT_PORT = 8080
-DEFAULT_HOST = "127.0.0.1"
 PARALLEL, CACHE_K, CACHE_V = "--parallel", "--cache-type-k", "--cache-type-v"
-HOST, PORT, METRICS, SLOTS = "--host", "--port", "--metrics", "--slots"
+METRICS, SLOTS = "--metrics", "--slots"
 
 _BY_KNOB = {
     **{flag: "depth" for flag in DEPTH_FLAGS},
@@ -65,13 +65,13 @@ def knobs() -> tuple[Knob, ...]:
     )
 
 
-def parse(launch: LaunchSpec) -> Setting:
+def parse(launch: LaunchSpec, build: int | None) -> Setting:
     """The canonical knobs in force. `max_running` and `kv_dtype` only when the launch gives them."""
-    return _parse(read(launch))
+    return _parse(read(launch, build), build)
 
 
-def _parse(line: CommandLine) -> Setting:
-    depth, method = in_force(line)
+def _parse(line: CommandLine, build: int | None) -> Setting:
+    depth, method = in_force(line, build)
     values: dict[str, Value] = {"depth": depth}
     if method is not None:
         values["spec_method"] = method
@@ -86,12 +86,12 @@ def _parse(line: CommandLine) -> Setting:
     return canonical(Setting.of(values))
 
 
-def render(base: LaunchSpec, setting: Setting) -> LaunchSpec:
+def render(base: LaunchSpec, setting: Setting, build: int | None) -> LaunchSpec:
     check(setting, tuple(k.name for k in knobs()))
     for name in setting.names():
-        _refuse_owned(name)
-    line = read(base)
-    now = _parse(line)
+        _refuse_owned(name, build)
+    line = read(base, build)
+    now = _parse(line, build)
     full = canonical(now.merged(canonical(setting)))
     for names in _ONCE:
         line = line.tidy(*names)
@@ -113,17 +113,17 @@ def render(base: LaunchSpec, setting: Setting) -> LaunchSpec:
     return line.written()
 
 
-def value_of(launch: LaunchSpec, name: str) -> Value | None:
+def value_of(launch: LaunchSpec, name: str, build: int | None) -> Value | None:
     """What a command line has in force for any knob, `flag:--NAME` and `env:NAME` included; None = not given.
 
     Flags: numbers as numbers, a bare flag as true (false when it is switched off by its opposite), else text. A
     variable is always text.
     """
-    line = read(launch)
+    line = read(launch, build)
     if name.startswith("env:"):
         return line.env.get(name.removeprefix("env:"))
     if not name.startswith("flag:"):
-        return _parse(line).get(name)
+        return _parse(line, build).get(name)
     spelling = plain(name.removeprefix("flag:"))
     option = OPTIONS.get(spelling)
     item = line.last(option.name if option else spelling)
@@ -133,21 +133,6 @@ def value_of(launch: LaunchSpec, name: str) -> Value | None:
         return None if item is None else _number_or_text(str(item.value))
     text = line.value(option.name) if option.values == 1 else None
     return None if text is None else _number_or_text(text)
-
-
-def address(launch: LaunchSpec) -> tuple[str, int]:
-    """As the launch says it: a wildcard host stays a wildcard."""
-    line = read(launch)
-    host = line.value(HOST) or DEFAULT_HOST
-    if host.endswith(".sock"):
-        raise InputError(f"the server listens on the socket file {host}: give it {HOST} {DEFAULT_HOST} and a {PORT}")
-    port = whole(PORT, line.value(PORT))
-    return host, DEFAULT_PORT if port is None else port
-
-
-def move(launch: LaunchSpec, port: int) -> LaunchSpec:
-    line = read(launch).tidy(PORT)
-    return line.set(PORT, str(port)).written()
 
 
 def _put_flag(line: CommandLine, name: str, value: Value) -> CommandLine:
@@ -171,16 +156,15 @@ def _put_env(line: CommandLine, name: str, value: Value) -> CommandLine:
     return line.assign(variable, str(value).lower() if isinstance(value, bool) else str(value))
 
 
-def _refuse_owned(name: str) -> None:
-    """For `flag:` and `env:` names of what belongs to a knob, to the service, or to us."""
+def _refuse_owned(name: str, build: int | None) -> None:
+    """For `flag:` and `env:` names of what belongs to a knob, to the service, or to us, and of what is not there."""
     kind, _, word = name.partition(":")
     if kind not in ("flag", "env"):
         return
     spelling = plain(word)
-    if spelling in REMOVED:
-        raise InputError(f"llama-server has removed {spelling}: use {REMOVED[spelling]}")
     option = (OPTIONS if kind == "flag" else BY_ENV).get(spelling)
     owner = option.name if option else spelling
+    grammar(build).refuse(owner)
     if owner in _BY_KNOB:
         raise InputError(f"{name} is the knob {_BY_KNOB[owner]}: tune it under that name")
     if owner in _KEPT:

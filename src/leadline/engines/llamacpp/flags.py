@@ -2,13 +2,14 @@
 
 One line an option: the canonical spelling first, then its other spellings; spellings after `/` switch it off; each `N`
 is one value that follows; `$NAME` is the environment variable, which the command line overrides. Read from
-`llama-server --help` of build 10434, with the speculation options that build 11434 added. The server takes no
+`llama-server --help` of build 10434, with the speculation options that build 11434 added (`ADDED`). The server takes no
 positional words and no `--name=value`; it reads `_` as `-` in words that begin with `--`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from leadline.dialect.options import Option, by_env, table
+from leadline.errors import InputError
 
 _TABLE = """
 --adaptive-decay N
@@ -283,43 +284,32 @@ PRESETS = frozenset(
 """Words that each set a model, a port and more, unseen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option. `name` is its canonical spelling; `off` are the spellings that switch it off."""
+OPTIONS: dict[str, Option] = table(_TABLE)
+"""Every known spelling, of either build."""
 
-    name: str
-    spellings: frozenset[str]
-    off: frozenset[str]
-    values: int
-    env: str | None
+BY_ENV: dict[str, Option] = by_env(OPTIONS)
 
-    @property
-    def speculation(self) -> bool:
-        return self.name.startswith("--spec-")
+OLDER, NEWER = 10434, 11434
+"""The builds that were looked at. Of one between them it is not known which it is like."""
+
+ADDED = frozenset({"--spec-draft-conf-min", "--spec-draft-sampling", "--spec-synth-len", "--spec-synth-rates"})
+"""What the --help of the newer build lists and that of the older does not."""
 
 
-def _option(line: str) -> Option:
-    words = line.split()
-    env = next((w[1:] for w in words if w.startswith("$")), None)
-    spellings = [w for w in words if w.startswith("-")]
-    off = words[words.index("/") + 1 :] if "/" in words else []
-    return Option(
-        name=spellings[0],
-        spellings=frozenset(spellings),
-        off=frozenset(w for w in off if w.startswith("-")),
-        values=words.count("N"),
-        env=env,
-    )
+def speculative(option: str) -> bool:
+    """Whether an option, by its canonical name, belongs to the speculation group."""
+    return option.startswith("--spec-")
 
 
-OPTIONS: dict[str, Option] = {
-    spelling: option for option in map(_option, _TABLE.strip().splitlines()) for spelling in option.spellings
-}
-"""Every known spelling."""
+def refuse(word: str) -> None:
+    """Raises InputError for a word or variable that no server starts with, or that says too much at once."""
+    if word in REMOVED:
+        raise InputError(f"llama-server has removed {word}: use {REMOVED[word]}")
+    if word in PRESETS:
+        raise InputError(f"{word} sets a model, a port and more at once: write out what it stands for")
 
-BY_ENV: dict[str, Option] = {option.env: option for option in OPTIONS.values() if option.env}
 
-
-def plain(word: str) -> str:
-    """A flag as the server reads it: `_` is `-` after a leading `--`."""
-    return word.replace("_", "-") if word.startswith("--") else word
+def missing(word: str, build: int | None) -> bool:
+    """Whether a build is known not to have a flag."""
+    option = OPTIONS.get(word)
+    return build is not None and build <= OLDER and option is not None and option.name in ADDED

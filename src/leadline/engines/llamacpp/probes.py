@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
-from leadline.evidence import Acceptance, Effective, Evidence, Probe, Reply
+from leadline.dialect import prometheus
+from leadline.dialect.answers import json_of, list_of, object_of, text_of, whole_of
+from leadline.engines.llamacpp import logs
+from leadline.evidence import Acceptance, Busy, Effective, Evidence, Probe, Reply
 from leadline.trial import RequestRecord
 
 READY_BODY = (
@@ -27,74 +29,97 @@ PROBES = (
 )
 """The counters come last, so that a window which they open does not hold the probes' own tokens."""
 
-_SAMPLE = re.compile(r"llamacpp:(\w+)(\{[^}]*\})?\s+(\S+)\s*")
-_POSITION = re.compile(r'\{position="(\d{1,4})"\}')
-_SLOTS = re.compile(r"initializing, n_slots = (\d{1,6}), n_ctx_slot = (\d{1,9}), kv_unified = '(true|false)'")
-_MOST = 2**53
-"""Counts beyond are no counts: a float holds no more."""
+_PLACE = re.compile(r"\d{1,4}")
+_PREFIX = "llamacpp:"
 _PREDICTED = "tokens_predicted_total"
 _DRAFTED = "spec_decode_num_draft_tokens_total"
 _ACCEPTED = "spec_decode_num_accepted_tokens_total"
 _DRAFTS = "spec_decode_num_drafts_total"
+_SPECULATION = (_DRAFTED, _ACCEPTED, _DRAFTS)
 _PER_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """`/metrics` at one moment. `positions` has one entry per draft position once anything was drafted, none before."""
+    """The counters at one moment; one that the server does not have is absent, and not 0.
+
+    `positions` has one entry per draft position once anything was drafted, none before.
+    """
 
     values: dict[str, int]
-    positions: tuple[int, ...]
+    positions: tuple[int, ...] = ()
 
     def __getitem__(self, name: str) -> int:
         return self.values.get(name, 0)
 
+    @property
+    def drafts(self) -> bool:
+        """Whether drafts are counted at all."""
+        return all(name in self.values for name in _SPECULATION)
+
 
 def counters(evidence: Evidence) -> Counters | None:
-    """None when the server does not count tokens (it was started without --metrics)."""
-    body = evidence.body("metrics")
-    if body is None:
-        return None
-    values: dict[str, int] = {}
-    positions: dict[int, int] = {}
-    for line in body.decode(errors="replace").splitlines():
-        sample = _SAMPLE.fullmatch(line)
-        count = _count(sample[3]) if sample else None
-        if sample is None or count is None:
-            continue
-        position = _POSITION.fullmatch(sample[2] or "")
-        if sample[1] == _PER_POSITION and position:
-            positions[int(position[1])] = count
-        elif sample[2] is None:
-            values[sample[1]] = count
+    """From /metrics, the drafts of a build that does not count them there from its log; None when the server does not
+    count tokens (it was started without --metrics)."""
+    samples = prometheus.parse(evidence.body("metrics"))
+    counts = {name: samples.count(_PREFIX + name) for name in (_PREDICTED, *_SPECULATION)}
+    values = {name: count for name, count in counts.items() if count is not None}
     if _PREDICTED not in values:
         return None
-    return Counters(values, tuple(positions[i] for i in sorted(positions)))
+    found = Counters(values, _positions(samples))
+    told = None if found.drafts else logs.drafting(evidence.log)
+    if told is not None:
+        values |= {_DRAFTED: told.drafted, _ACCEPTED: told.accepted, _DRAFTS: told.drafts}
+    return found
+
+
+def _positions(samples: prometheus.Samples) -> tuple[int, ...]:
+    """Accepted at each position, which are numbered from 0."""
+    counts = samples.by_label(_PREFIX + _PER_POSITION, "position")
+    places = {int(name): count for name, count in counts.items() if _PLACE.fullmatch(name) and count >= 0}
+    return tuple(int(places[i]) for i in sorted(places))
 
 
 def effective(evidence: Evidence) -> Effective:
-    """The depth is the number of positions that the server counts, which it shows once it has drafted; 0 when its
-    slots say that they do not speculate; None before."""
-    props = _object(_json(evidence, "props"))
-    slots = [_object(s) for s in _list(_json(evidence, "slots"))]
+    """What runs. `context` is that of each slot: less than was asked for when `-fit` has shrunk it to the device.
+
+    The depth is the number of positions that the server counts or reports, which it shows once it has drafted; 0 when
+    its slots say that they do not speculate; None before.
+    """
+    props = object_of(json_of(evidence, "props"))
+    slots = [object_of(s) for s in list_of(json_of(evidence, "slots"))]
+    logged = logs.slots(evidence.log)
     counted = counters(evidence)
     told = [s["speculative"] for s in slots if isinstance(s.get("speculative"), bool)]
     drafted = counted is not None and counted[_DRAFTED] > 0
     speculating = any(told) if told else (True if drafted else None)
     depth = len(counted.positions) or None if counted is not None and drafted else None
-    if depth is None and speculating is False:
-        depth = 0
-    context = _whole(_object(props.get("default_generation_settings")).get("n_ctx"))
-    model = props.get("model_path")
-    version = props.get("build_info")
+    if depth is None:
+        depth = 0 if speculating is False else _logged_depth(evidence.log)
+    context = whole_of(object_of(props.get("default_generation_settings")).get("n_ctx"))
     return Effective(
         depth=depth,
         speculating=speculating,
-        max_running=_whole(props.get("total_slots")) or (len(slots) or None),
-        context=context,
-        kv_tokens=_kv_tokens(evidence.log),
-        model=model if isinstance(model, str) and model else _model_id(evidence),
-        version=version if isinstance(version, str) and version else None,
+        max_running=whole_of(props.get("total_slots")) or len(slots) or (logged.count if logged else None),
+        context=context if context is not None else (logged.context if logged else None),
+        kv_tokens=logged.cells if logged else None,
+        weights_bytes=_weights_bytes(evidence.log),
+        model=text_of(props.get("model_path")) or _model_id(evidence),
+        version=text_of(props.get("build_info")),
     )
+
+
+def _logged_depth(log: str) -> int | None:
+    """As requests report it, or as a draft that was trained for less is clamped to."""
+    return max((len(one.per_position) for one in logs.finished(log)), default=0) or logs.clamped_depth(log)
+
+
+def busy(reply: Reply) -> Busy | None:
+    """Slots that work on a request, and requests that wait for one."""
+    samples = prometheus.parse(reply.body if reply.ok else None)
+    running = samples.count(_PREFIX + "requests_processing")
+    if running is None:
+        return None
+    return Busy(running=running, waiting=samples.count(_PREFIX + "requests_deferred"))
 
 
 def loading(reply: Reply) -> bool:
@@ -111,6 +136,8 @@ def acceptance(before: Evidence, after: Evidence, records: Sequence[RequestRecor
     """
     old, new = counters(before), counters(after)
     if old is None or new is None or _went_back(old, new):
+        return None
+    if not new.drafts and effective(after).speculating is not False:
         return None
     drafted, accepted, drafting = (new[n] - old[n] for n in (_DRAFTED, _ACCEPTED, _DRAFTS))
     if sum(r.drafted for r in records) > drafted or sum(r.accepted for r in records) > accepted:
@@ -159,7 +186,7 @@ def restarted(before: Evidence, after: Evidence) -> bool:
 
 
 def _went_back(old: Counters, new: Counters) -> bool:
-    names = (_PREDICTED, _DRAFTED, _ACCEPTED, _DRAFTS)
+    names = (_PREDICTED, *_SPECULATION)
     shrunk = any(n < o for n, o in zip(new.positions, old.positions, strict=False))
     return shrunk or len(new.positions) < len(old.positions) or any(new[n] < old[n] for n in names)
 
@@ -168,54 +195,19 @@ def _probe_tokens(before: Evidence, after: Evidence) -> int:
     """Tokens of a "ready" probe that the second evidence has and the first has not."""
     if after.replies.get("ready") == before.replies.get("ready"):
         return 0
-    return _whole(_object(_object(_json(after, "ready")).get("usage")).get("completion_tokens")) or 0
-
-
-def _kv_tokens(log: str) -> int | None:
-    """Cells of the KV cache; the log says whether the slots share them."""
-    found = _SLOTS.search(log)
-    if found is None:
-        return None
-    return int(found[2]) * (1 if found[3] == "true" else int(found[1]))
+    return whole_of(object_of(object_of(json_of(after, "ready")).get("usage")).get("completion_tokens")) or 0
 
 
 def _model_id(evidence: Evidence) -> str | None:
-    data = _list(_object(_json(evidence, "models")).get("data"))
-    name = _object(data[0]).get("id") if data else None
-    return name if isinstance(name, str) and name else None
+    data = list_of(object_of(json_of(evidence, "models")).get("data"))
+    return text_of(object_of(data[0]).get("id")) if data else None
 
 
-def weights_bytes(evidence: Evidence) -> int | None:
-    """Size of the model's tensors, as /v1/models tells it."""
-    data = _list(_object(_json(evidence, "models")).get("data"))
-    return _whole(_object(_object(data[0]).get("meta")).get("size")) if data else None
-
-
-def _json(evidence: Evidence, name: str) -> Any:
-    body = evidence.body(name)
-    if body is None:
-        return None
-    try:
-        return msgspec.json.decode(body)
-    except (ValueError, msgspec.MsgspecError, RecursionError):
-        return None
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST else None
-
-
-def _count(text: str) -> int | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return int(number) if 0 <= number <= _MOST else None
+def _weights_bytes(log: str) -> int | None:
+    """Tensors on the accelerator that holds most of them; on the host when there is none."""
+    buffers = [b for b in logs.buffers(log) if b.kind == "model"]
+    sums: dict[str, int] = {}
+    for one in [b for b in buffers if not b.on_host] or buffers:
+        name = "host" if one.on_host else one.device
+        sums[name] = sums.get(name, 0) + one.size
+    return max(sums.values(), default=None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from leadline.engines.llamacpp.flags import OPTIONS
+from leadline.dialect.commandline import CommandLine
+from leadline.engines.llamacpp.flags import NEWER, OLDER, OPTIONS, speculative
 from leadline.engines.llamacpp.methods import METHODS, Method
 from leadline.engines.llamacpp.values import uses_draft_model, whole
-from leadline.engines.llamacpp.words import CommandLine
 from leadline.errors import InputError
 from leadline.space import Setting
 
@@ -15,19 +15,19 @@ _LOOKUP = 2
 """Tokens that are looked up when the base does not say: the server's own 12 hardly ever match in a chat."""
 
 
-def in_force(line: CommandLine) -> tuple[int, str | None]:
+def in_force(line: CommandLine, build: int | None) -> tuple[int, str | None]:
     """Depth and method, with the server's defaults; (0, None) when speculation is off.
 
-    Raises InputError for a draft model without a method: build 10434 loads it and does not speculate, build 11434
-    infers a method from the file.
+    Raises InputError for a draft model without a method, unless the build is known not to infer one from the file.
     """
     text = _method_text(line)
     if text is None:
         given = next((n for n in (DRAFT_MODEL, DRAFT_HF) if line.value(n)), None)
-        if given:
+        if given and (build is None or build > OLDER):
+            what = "speculates as the file says" if build and build >= NEWER else "may speculate or not, by its build"
             raise InputError(
-                f"{given} without {SPEC_TYPE}: some builds of llama-server speculate then and some do not. Add "
-                f"{SPEC_TYPE} draft-simple (or what the draft is made for) to the command, or remove {given}."
+                f"{given} without {SPEC_TYPE}: llama-server {what}. Add {SPEC_TYPE} draft-simple (or what the draft is "
+                f"made for) to the command, or remove {given}."
             )
         return 0, None
     names = text.split(",")
@@ -83,11 +83,7 @@ def _off(line: CommandLine) -> CommandLine:
         line = line.put(SPEC_TYPE, SPEC_TYPE, "none", over=(SPEC_DEFAULT,))
     said = _method_text(line) == "none"
     kept = {DRAFT_MODEL, DRAFT_HF, *([SPEC_TYPE] if said else [])}
-    return _unload_draft(line.drop(lambda name: _in_group(name) and name not in kept))
-
-
-def _in_group(name: str) -> bool:
-    return OPTIONS[name].speculation if name in OPTIONS else name.startswith("--spec-")
+    return _unload_draft(line.drop(lambda name: speculative(name) and name not in kept))
 
 
 def _unload_draft(line: CommandLine) -> CommandLine:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from leadline.engines.llamacpp.flags import OPTIONS, plain
+from leadline.dialect.options import plain
+from leadline.engines.llamacpp.flags import OPTIONS, speculative
 from leadline.engines.llamacpp.methods import METHODS, MOST_DEPTH
 from leadline.errors import InputError
 from leadline.space import Setting, Value
@@ -50,7 +51,7 @@ def _speculative(name: str) -> bool:
     if name.startswith("flag:"):
         spelling = plain(name.removeprefix("flag:"))
         option = OPTIONS.get(spelling)
-        return option.speculation if option else spelling.startswith("--spec-")
+        return speculative(option.name if option else spelling)
     return name in ("spec_method", "draft_model") or name.startswith("env:LLAMA_ARG_SPEC_")
 
 

@@ -7,16 +7,21 @@ the same one.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from leadline.testing.faults import Fault, FaultKind
-from leadline.testing.model import Admission, LabModel
+from leadline.testing.model import Admission, Fatal, LabModel
 from leadline.testing.physics import Finish, LabRequest, LabSpec
 
 JSON = "application/json; charset=utf-8"
+LAB = "leadline-lab"
+"""The mark that every build name of the lab carries."""
+
+Read = Callable[[str], str | None]
+"""The content of a file that a command line names; None when it cannot be read."""
 _FILLER = """
 tide deck lead line rope mark keel sail bow stern harbour buoy anchor chart depth wind wave shore sand shell pilot crew
 watch bell lamp mast helm wake gull reef bay port
@@ -27,7 +32,9 @@ _WORDS = _FILLER.split()
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """What a command line asks for. `drafts` False = its drafter can never fire; `max_running` None = the default.
 
-    `context` = tokens of all slots together, 0 = not given.
+    `context` = tokens of all slots together, 0 = not given. `topk`, `draft_tokens`, `draft_model` and
+    `memory_fraction` as the knobs of those names. `warnings` = what it says of the command line before it loads.
+    `told` = resolved options as the engine itself names them, where it shows them.
     """
 
     host: str
@@ -42,27 +49,46 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     metrics: bool = False
     slots: bool = True
     api_keys: tuple[str, ...] = ()
+    topk: int = 1
+    draft_tokens: int = 0
+    draft_model: str = ""
+    memory_fraction: float = 0.0
+    per_request: bool = False
+    decode_log_interval: int = 40
+    warnings: tuple[str, ...] = ()
+    told: dict[str, str | int | float | bool | None] = {}
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """The process ends at once: what it prints, and its exit code."""
+    """The process ends at once: what it prints (to `stdout`, or as an error), and its exit code."""
 
     lines: tuple[str, ...]
     code: int
+    stdout: bool = False
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
     """A start-up as a timetable in seconds since the start: log lines, readiness (None: never), or an early end.
 
-    `binds` False = it does not even listen. `progress` = it reads its model meanwhile.
+    `claims_s` = when it takes its port, and ends when that is taken; only lines due earlier are written then.
+    `listens_s` = when it answers there. None = never. `exit_code` below 0 = it dies by that signal. `progress` = it
+    reads its model meanwhile.
     """
 
     lines: tuple[tuple[float, str], ...]
     ready_s: float | None = None
     exit_s: float | None = None
     exit_code: int = 1
-    binds: bool = True
+    claims_s: float | None = 0.0
+    listens_s: float | None = 0.0
     progress: bool = True
+
+
+class End(msgspec.Struct, frozen=True):
+    """Last words, and how the process ends then: an exit code, or below 0 the signal that kills it."""
+
+    lines: tuple[str, ...]
+    code: int
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +116,27 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     chat: bool
     stream: bool
     include_usage: bool
+    continuous_usage: bool = False
+    speculation: bool = False
+
+
+class Scribe(Protocol):
+    """Writes what a server logs while it generates. One for each start; it may remember."""
+
+    def stepped(self, at_s: float, view: View) -> Sequence[str]:
+        """Log lines after one step of the engine."""
+
+
+class Silent:
+    """A `Scribe` that has nothing to say."""
+
+    def stepped(self, at_s: float, view: View) -> Sequence[str]:
+        return ()
+
+
+def nothing(path: str) -> str | None:
+    """`Read` where there are no files."""
+    return None
 
 
 class Dialect(Protocol):
@@ -97,8 +144,10 @@ class Dialect(Protocol):
 
     name: str
     default_port: int
+    process_name: str
+    """The name of its process, as the kernel shows it."""
 
-    def parse(self, argv: Sequence[str]) -> Flags | Exit:
+    def parse(self, argv: Sequence[str], read: Read = nothing) -> Flags | Exit:
         """A command line without its program."""
 
     def boot(self, spec: LabSpec, flags: Flags, faults: Mapping[FaultKind, Fault]) -> Boot: ...
@@ -115,10 +164,14 @@ class Dialect(Protocol):
 
     def unauthorized(self) -> Answer: ...
 
+    def guards(self, path: str) -> bool:
+        """Whether a path needs the API key, where there is one."""
+
     def opening(self, ask: Ask, view: View) -> bytes:
         """What a stream begins with, before any text."""
 
-    def piece(self, ask: Ask, text: str, view: View) -> bytes: ...
+    def piece(self, ask: Ask, text: str, tokens: int, view: View) -> bytes:
+        """One chunk; `tokens` = all tokens of the answer so far, this chunk's included."""
 
     def closing(self, ask: Ask, finish: Finish, view: View) -> bytes: ...
 
@@ -128,11 +181,14 @@ class Dialect(Protocol):
     def served(self, at_s: float, number: int, finish: Finish) -> list[str]:
         """Log lines of a request that ended."""
 
-    def aborted(self, at_s: float) -> list[str]:
-        """Log lines of a death by memory under load."""
+    def scribe(self) -> Scribe:
+        """Who logs the steps of one start."""
 
-    def stopped(self, at_s: float) -> list[str]:
-        """Log lines of an end that was asked for."""
+    def died(self, how: Fatal, at_s: float) -> End:
+        """A death under load, but for `Fatal.RESTART`."""
+
+    def stopped(self, at_s: float) -> End:
+        """An end that was asked for."""
 
 
 def lab_flags(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:

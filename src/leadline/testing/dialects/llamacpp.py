@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from leadline.testing.dialects import Answer, Ask, Boot, Exit, Flags, View, llamacpp_flags
+from leadline.testing.dialects import (
+    Answer,
+    Ask,
+    Boot,
+    End,
+    Exit,
+    Flags,
+    Read,
+    Scribe,
+    Silent,
+    View,
+    llamacpp_flags,
+    nothing,
+)
 from leadline.testing.dialects.llamacpp_probes import BUILD, metrics, model_name, models, props, slot_context, slots
+from leadline.testing.dialects.requests import ask_of, prompt_text, prompt_tokens
 from leadline.testing.faults import Fault, FaultKind
-from leadline.testing.model import Admission
-from leadline.testing.physics import Finish, LabRequest, LabSpec
+from leadline.testing.model import Admission, Fatal
+from leadline.testing.physics import Finish, LabSpec
 
-_CHARS_PER_TOKEN = 4
+_OUT_OF_MEMORY = {FaultKind.OOM_AT_START, FaultKind.OOM_AT_KV, FaultKind.OOM_AT_GRAPHS}
+_OPEN = ("/health", "/v1/health", "/models", "/v1/models")
 _GENERATE = ("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion")
 
 
@@ -42,8 +56,9 @@ class LlamaCpp:
 
     name = "llamacpp"
     default_port = 8080
+    process_name = "llama-server"
 
-    def parse(self, argv: Sequence[str]) -> Flags | Exit:
+    def parse(self, argv: Sequence[str], read: Read = nothing) -> Flags | Exit:
         return llamacpp_flags.parse(argv, default_port=self.default_port, version=BUILD)
 
     def boot(self, spec: LabSpec, flags: Flags, faults: Mapping[FaultKind, Fault]) -> Boot:
@@ -53,13 +68,14 @@ class LlamaCpp:
             load_s = 60.0 if slow.seconds is None else slow.seconds
             count = max(count, math.ceil(load_s))
         running = spec.slots(flags.depth, flags.max_running or spec.max_running)
-        starved = FaultKind.OOM_AT_START in faults or running < 1
+        starved = not _OUT_OF_MEMORY.isdisjoint(faults) or running < 1
         lines = [
             (0.0, "I cmn  common_param: common_params_print_info: verbosity = 3 (adjust with the `-lv N` CLI arg)"),
             (0.0, f"I srv    load_model: loading model '{flags.model}'"),
         ]
         if silent:
-            return Boot(lines=_stamped(lines), binds=not silent.refused, progress=False)
+            never = None if silent.refused else 0.0
+            return Boot(lines=_stamped(lines), claims_s=never, listens_s=never, progress=False)
         lines += [
             (load_s * i / count, f"I srv    load_model: lab tensors {100 * i // count} %") for i in range(1, count)
         ]
@@ -115,10 +131,14 @@ class LlamaCpp:
         except msgspec.DecodeError as exc:
             return _error(500, f"parse error: {exc}", "server_error")
         chat = "chat" in path
-        text = _prompt(fields, chat)
+        text = prompt_text(fields, chat)
         if text is None:
             return _error(400, f"'{'messages' if chat else 'prompt'}' is required", "invalid_request_error")
-        return _ask(fields, text, chat, slot_context(view.flags, view.model.engine.max_running))
+        context, tokens = slot_context(view.flags, view.model.engine.max_running), prompt_tokens(text)
+        if tokens >= context:
+            message = f"request ({tokens} tokens) exceeds the available context size ({context} tokens)"
+            return _error(400, message, "exceed_context_size_error")
+        return ask_of(fields, text, chat, context)
 
     def refusal(self, admission: Admission) -> Answer:
         kind = "server_error" if admission.status >= 500 else "exceed_context_size_error"
@@ -127,12 +147,15 @@ class LlamaCpp:
     def unauthorized(self) -> Answer:
         return _error(401, "Invalid API Key", "authentication_error")
 
+    def guards(self, path: str) -> bool:
+        return path not in _OPEN
+
     def opening(self, ask: Ask, view: View) -> bytes:
         if not ask.chat:
             return b""
         return _event(_chunk(ask, view, {"delta": {"role": "assistant", "content": None}}))
 
-    def piece(self, ask: Ask, text: str, view: View) -> bytes:
+    def piece(self, ask: Ask, text: str, tokens: int, view: View) -> bytes:
         return _event(_chunk(ask, view, {"delta": {"content": text}} if ask.chat else {"text": text}))
 
     def closing(self, ask: Ask, finish: Finish, view: View) -> bytes:
@@ -167,16 +190,24 @@ class LlamaCpp:
             )
         return lines
 
-    def aborted(self, at_s: float) -> list[str]:
-        return [
-            f"{stamp(at_s)} E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 1536.00 MiB on device 0: "
-            "cudaMalloc failed: out of memory",
-            f"{stamp(at_s)} E CUDA error: out of memory",
-            "  current device: 0, in function alloc",
-        ]
+    def scribe(self) -> Scribe:
+        return Silent()
 
-    def stopped(self, at_s: float) -> list[str]:
-        return [f"{stamp(at_s)} I srv    operator(): operator(): cleaning up before exit..."]
+    def died(self, how: Fatal, at_s: float) -> End:
+        """It has no processes of its own and no watchdog: those deaths are a kill."""
+        if how in (Fatal.OUT_OF_MEMORY, Fatal.CRASH):
+            what = "out of memory" if how is Fatal.OUT_OF_MEMORY else "an illegal memory access was encountered"
+            alloc = (
+                f"{stamp(at_s)} E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 1536.00 MiB on device 0: "
+                "cudaMalloc failed: out of memory"
+            )
+            head = (alloc,) if how is Fatal.OUT_OF_MEMORY else ()
+            error = f"{stamp(at_s)} E CUDA error: {what}"
+            return End((*head, error, "  current device: 0, in function alloc"), -6)
+        return End((), -9)
+
+    def stopped(self, at_s: float) -> End:
+        return End((f"{stamp(at_s)} I srv    operator(): operator(): cleaning up before exit...",), 0)
 
 
 def _stamped(lines: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
@@ -197,42 +228,6 @@ def _starved(model: str) -> list[str]:
 
 def _unsupported(what: str, flag: str) -> Answer:
     return _error(501, f"This server does not support {what} endpoint. Start it with `{flag}`", "not_supported_error")
-
-
-def _prompt(fields: Mapping[str, Any], chat: bool) -> str | None:
-    """The text of a request, whatever its shape; None when it has none."""
-    if not chat:
-        prompt = fields.get("prompt")
-        return prompt if isinstance(prompt, str) else None
-    messages = fields.get("messages")
-    if not isinstance(messages, list) or not messages:
-        return None
-    return "\n".join(str(m.get("content") or "") if isinstance(m, dict) else str(m) for m in messages)
-
-
-def _ask(fields: Mapping[str, Any], text: str, chat: bool, context: int) -> Ask | Answer:
-    prompt_tokens = max(1, math.ceil(len(text) / _CHARS_PER_TOKEN))
-    if prompt_tokens >= context:
-        message = f"request ({prompt_tokens} tokens) exceeds the available context size ({context} tokens)"
-        return _error(400, message, "exceed_context_size_error")
-    asked = next((fields[k] for k in ("max_tokens", "max_completion_tokens", "n_predict") if fields.get(k)), -1)
-    limit = context - prompt_tokens
-    digest = f"{zlib.crc32(text.encode()):08x}"
-    marker = str(fields.get("user") or "")
-    prompt_id = marker if ":" in marker else f"{marker or 'other'}:{digest}"
-    options = fields.get("stream_options") or {}
-    return Ask(
-        request=LabRequest(
-            prompt_id=prompt_id,
-            prompt_tokens=prompt_tokens,
-            max_tokens=min(asked, limit) if isinstance(asked, int) and asked > 0 else limit,
-            ignore_eos=bool(fields.get("ignore_eos")),
-        ),
-        tag=f"chatcmpl-lab-{digest}",
-        chat=chat,
-        stream=bool(fields.get("stream")),
-        include_usage=bool(options.get("include_usage")) if isinstance(options, dict) else False,
-    )
 
 
 def _chunk(ask: Ask, view: View, what: Mapping[str, Any], reason: str | None = None) -> dict[str, Any]:

@@ -1,0 +1,117 @@
+"""Telling log lines: patterns that say why a server ended or does not serve, and the order in which they count.
+
+Facts of the supervisor come first (`by_supervisor`), then the first telling line since the start (`first_of`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from leadline.evidence import Diagnosis, ExitFacts, Failure
+
+SIGKILL = 9
+LONGEST = 300
+"""Characters of a line that are kept."""
+LOOKED_AT = 4000
+"""Characters of a line that are searched: a line without an end must not cost minutes."""
+
+_SECRETS = re.compile(
+    r"(?i)(?P<name>\b[\w-]*(?:api[-_]?key|token|secret|password|authorization)\b['\"]?\s*(?:[=:]|\s)\s*(?:bearer\s+)?)"
+    r"(?P<value>['\"]?(?:sk-|hf_|nvapi-)[^\s'\",)]{4,}|['\"][^'\"]{6,}['\"])|\b(?P<bare>(?:hf_|sk-|nvapi-)[A-Za-z0-9_-]{8,})"
+)
+
+_SECRET_FLAGS = re.compile(
+    r"(?i)(?P<name>--?[\w-]*(?:api[-_]?key|token|secret|password|authorization)(?:=|\s+))(?!-|<secret>)\S+"
+    r"|(?P<user>\b[a-z][a-z0-9+.-]*://[^\s/@:]*:)[^\s/@]+(?=@)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A telling line. `reason` and `remedy` may use the pattern's named groups. `early` = the class while the server is
+    still starting, when that differs."""
+
+    pattern: re.Pattern[str]
+    failure: Failure
+    reason: str
+    remedy: str
+    implies: str = ""
+    fails_too: tuple[str, ...] = ()
+    early: Failure | None = None
+
+
+def sign(
+    pattern: str,
+    failure: Failure,
+    reason: str,
+    remedy: str,
+    implies: str = "",
+    fails_too: tuple[str, ...] = (),
+    early: Failure | None = None,
+) -> Sign:
+    return Sign(re.compile(pattern), failure, reason, remedy, implies, fails_too, early)
+
+
+def telling(line: str, signs: Sequence[Sign], *, started: bool) -> Diagnosis | None:
+    """What a line says, by the first sign that it shows."""
+    line = line[:LOOKED_AT]
+    for one in signs:
+        if found := one.pattern.search(line):
+            words = {name: masked_line(text or "?") for name, text in found.groupdict().items()}
+            return Diagnosis(
+                failure=one.failure if started or one.early is None else one.early,
+                reason=one.reason.format(**words),
+                line=masked_line(line),
+                remedy=one.remedy.format(**words),
+                implies=one.implies,
+                fails_too=one.fails_too,
+            )
+    return None
+
+
+def first_of(
+    log: str, signs: Sequence[Sign], began: Callable[[str], bool], *, forgives_start: bool = False
+) -> Diagnosis | None:
+    """The first telling line. `began(line)` = the server is up from here on; `forgives_start` = what it survived until
+    then is forgotten, since it tried again with less."""
+    first: Diagnosis | None = None
+    started = False
+    for line in log.splitlines():
+        if not started and began(line):
+            started, first = True, None if forgives_start else first
+        elif first is None:
+            first = telling(line, signs, started=started)
+    return first
+
+
+def by_supervisor(exit: ExitFacts, more_memory: str, remedy: str) -> Diagnosis | None:
+    """Exit code 137 without a reported kill is no signal 9: a wrapper may have made it, or the program itself."""
+    if exit.asked:
+        return Diagnosis(failure=Failure.STOPPED_BY_US, reason="we told it to stop")
+    if exit.host_oom_kills and (exit.signal == SIGKILL or exit.code == 128 + SIGKILL):
+        return Diagnosis(
+            failure=Failure.HOST_OOM,
+            reason=f"the kernel killed it for want of host memory ({exit})",
+            remedy=remedy,
+            implies=more_memory,
+        )
+    if exit.signal == SIGKILL:
+        return Diagnosis(
+            failure=Failure.KILLED,
+            reason="somebody killed it (signal 9), and the kernel reported no lack of memory",
+            remedy="look for a supervisor, a time limit or a person that killed it",
+        )
+    return None
+
+
+def masked_line(line: str) -> str:
+    """A log line cut to length, with what looks like a secret put out of sight."""
+    shown = _SECRETS.sub(lambda m: (m["name"] or "") + "<secret>", line.strip()[:LOOKED_AT])
+    return _SECRET_FLAGS.sub(lambda m: (m["name"] or m["user"] or "") + "<secret>", shown)[:LONGEST]
+
+
+def last_line(log: str) -> str:
+    """The last line that says anything, as evidence when no line is telling."""
+    return next((masked_line(line) for line in reversed(log.splitlines()) if line.strip()), "")

@@ -1,0 +1,84 @@
+"""The commands that start SGLang, and the quick one that asks it for its version.
+
+`python -m sglang.launch_server`, its file, or `sglang serve` (`sglang/cli/main.py`); `sglang` and `killall_sglang` are
+the package's only programs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from leadline.dialect.source import Source, base_name, find
+from leadline.errors import InputError
+from leadline.launch import LaunchSpec
+
+SERVER = "SGLang"
+PROGRAMS: tuple[str, ...] = ("sglang.launch_server", "sglang/launch_server.py", "sglang\nserve")
+"""As they stand in an argv with one word a line: the name alone may also be a folder of models."""
+
+MODULE = "sglang.launch_server"
+
+_PYTHON = re.compile(r"(?:python|pypy)(?:\d+(?:\.\d+)*)?t?(?:\.exe)?")
+_SCRIPT = "sglang/launch_server.py"
+_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+_DO_MORE = frozenset({"nsys", "mpirun", "systemd-run", "catchsegv", "trtllm-llmapi-launch"})
+
+_ASKED = re.compile(r"PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|PYTHON\w+|CONDA_\w+|HOME")
+"""Variables that decide which package is found."""
+
+_ASK = "from importlib.metadata import version; print(version('sglang'))"
+_BESIDE = '"$(dirname "$(command -v "$1")")/python3" -c "$0" 2>/dev/null || exec "$1" version'
+"""The interpreter beside the program, or the program itself, which imports all of SGLang and so takes its time."""
+
+
+def starts(argv: Sequence[str], at: int) -> int:
+    """How many words from there on start SGLang; 0 = they do not. Raises InputError for another Python module."""
+    name = base_name(argv[at])
+    if name == "sglang":
+        return 2 if tuple(argv[at + 1 : at + 2]) == ("serve",) else 0
+    if not _PYTHON.fullmatch(name):
+        return 0
+    i = at + 1
+    while i < len(argv) and argv[i].startswith("-"):
+        if argv[i] == "-m":
+            if tuple(argv[i + 1 : i + 2]) == (MODULE,):
+                return i + 2 - at
+            raise InputError(f"python does not start SGLang here, but the module {' '.join(argv[i + 1 : i + 2])}")
+        if argv[i] == f"-m{MODULE}":
+            return i + 1 - at
+        i += 2 if argv[i] in _WITH_VALUE else 1
+    if i < len(argv) and argv[i].replace("\\", "/").endswith(_SCRIPT):
+        return i + 1 - at
+    if i + 1 < len(argv) and base_name(argv[i]) == "sglang" and argv[i + 1] == "serve":
+        return i + 2 - at
+    return 0
+
+
+def serves(source: Source) -> bool:
+    """Whether it is `sglang serve`, which takes the model as its first word too."""
+    return source.head[-1:] == ("serve",) and len(source.head) > 1 and base_name(source.head[-2]) == "sglang"
+
+
+def version_argv(launch: LaunchSpec) -> tuple[str, ...] | None:
+    """Asks the metadata of the package that the launch's own interpreter would import; no SGLang module is imported.
+
+    For `sglang serve` the interpreter beside the program. Wrappers stay, since they may choose the interpreter, and so
+    do the launch's folder and the variables that decide which package is found. None when the program is none of
+    these, when it starts in a shell or a container, or under a wrapper that would do more than start it.
+    """
+    try:
+        source = find(launch, SERVER, starts)
+    except InputError:
+        return None
+    at = source.located.at
+    wrappers, program = source.head[:at], source.head[at]
+    if source.contained or source.scripted or not starts(source.head, at):
+        return None
+    if any(base_name(word) in _DO_MORE for word in wrappers):
+        return None
+    around = (*(("-C", launch.cwd) if launch.cwd else ()), *(f"{n}={v}" for n, v in launch.env if _ASKED.fullmatch(n)))
+    prefix = (*(("env", *around) if around else ()), *wrappers)
+    if _PYTHON.fullmatch(base_name(program)):
+        return (*prefix, program, "-c", _ASK)
+    return (*prefix, "sh", "-c", _BESIDE, _ASK, program)

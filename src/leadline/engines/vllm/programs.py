@@ -1,0 +1,106 @@
+"""The commands that start vLLM, and the quick one that asks it for its version.
+
+`vllm serve`, `python -m vllm.entrypoints.openai.api_server` (deprecated, and still there in 0.33), and the script
+behind `vllm` as a module. A container's image starts one of them by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from leadline.dialect.source import Source, base_name, find
+from leadline.errors import InputError
+from leadline.launch import LaunchSpec
+
+SERVER = "vLLM"
+API_SERVER, MAIN = "vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main"
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?(?:\.exe)?")
+_PROGRAM = re.compile(r"vllm(?:\.exe)?")
+_SCRIPT = "vllm/entrypoints/openai/api_server.py"
+_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+_DO_MORE = frozenset({"nsys", "mpirun", "systemd-run", "catchsegv"})
+"""Wrappers that do more than start a command."""
+
+_DECIDING = re.compile(r"PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|PYTHON\w+|CONDA_\w+|HOME")
+"""Variables that decide which package is found."""
+
+_ASK = "from importlib.metadata import version; print(version('vllm'))"
+_BESIDE = '"$(dirname "$(command -v "$1")")/python3" -c "$0" 2>/dev/null || exec "$1" --version'
+"""The interpreter beside the program; else the program itself, which imports all of vLLM and so takes its time."""
+
+
+def starts(words: Sequence[str], at: int) -> int:
+    """How many words from there on start vLLM; 0 = they do not. Raises InputError for another of its commands."""
+    name = base_name(words[at])
+    if _PROGRAM.fullmatch(name):
+        return _program(words, at)
+    if not _PYTHON.fullmatch(name):
+        return 0
+    i = at + 1
+    while i < len(words) and words[i].startswith("-"):
+        if words[i] == "-m":
+            return _module(words, at, i + 1)
+        i += 2 if words[i] in _WITH_VALUE else 1
+    if i < len(words) and words[i].endswith(_SCRIPT):
+        return i + 1 - at
+    if i < len(words) and _PROGRAM.fullmatch(base_name(words[i])):
+        return i - at + _program(words, i)
+    return 0
+
+
+def located(launch: LaunchSpec) -> Source:
+    """Raises InputError when vLLM is not in the command, or its words cannot be seen."""
+    source = find(launch, SERVER, starts)
+    if _PYTHON.fullmatch(base_name(source.head[-1])):
+        raise InputError(f"python does not start vLLM here: {launch}\nGive the `vllm serve` command.")
+    return source
+
+
+def serves(head: Sequence[str]) -> bool:
+    """Whether it is `vllm serve`, for which the model's place is the first word."""
+    return tuple(head[-1:]) == ("serve",)
+
+
+def version_argv(launch: LaunchSpec) -> tuple[str, ...] | None:
+    """Asks the metadata of the package that the launch's own interpreter would import; vLLM itself is not imported.
+
+    Wrappers stay, since they may choose the interpreter, and so do the launch's folder and the variables that decide
+    which package is found. None when a shell or a container starts it, or a program of another name.
+    """
+    try:
+        source = find(launch, SERVER, starts)
+    except InputError:
+        return None
+    at = source.located.at
+    wrappers, program = source.head[:at], source.head[at]
+    if source.contained or source.scripted or not starts(source.head, at):
+        return None
+    if any(base_name(word) in _DO_MORE for word in wrappers):
+        return None
+    around = [
+        *(("-C", launch.cwd) if launch.cwd else ()),
+        *(f"{n}={v}" for n, v in launch.env if _DECIDING.fullmatch(n)),
+    ]
+    prefix = (*(("env", *around) if around else ()), *wrappers)
+    if _PYTHON.fullmatch(base_name(program)):
+        return (*prefix, program, "-c", _ASK)
+    return (*prefix, "sh", "-c", _BESIDE, _ASK, program)
+
+
+def _program(words: Sequence[str], at: int) -> int:
+    after = tuple(words[at + 1 : at + 2])
+    if not after or after == ("serve",):
+        return 1 + len(after)
+    if after[0].startswith("-"):
+        return 0
+    raise InputError(f"this is `vllm {after[0]}`, which starts no server: give the `vllm serve` command")
+
+
+def _module(words: Sequence[str], at: int, i: int) -> int:
+    module = words[i] if i < len(words) else ""
+    if module == API_SERVER:
+        return i + 1 - at
+    if module == MAIN and tuple(words[i + 1 : i + 2]) == ("serve",):
+        return i + 2 - at
+    raise InputError(f"python does not start vLLM here, but the module {module}: give the `vllm serve` command")
