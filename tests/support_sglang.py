@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 from pathlib import Path
 
+from leadline.engines.sglang import canonical
 from leadline.evidence import Acceptance, Evidence, ExitFacts, Reply
-from leadline.testing.engine_suite import SHAPES, Window
+from leadline.launch import LaunchSpec
+from leadline.ports import Engine
+from leadline.space import Setting
+from leadline.testing.engine_suite import SHAPES, Case, Window
 from leadline.trial import RequestRecord
 
 GOLDEN = Path(__file__).parent / "golden" / "sglang"
@@ -93,6 +98,52 @@ def _spoilt(rng: random.Random, body: bytes) -> bytes:
             return bytes(changed)
         case _:
             return bytes(rng.randrange(256) if rng.random() < 0.02 else byte for byte in body)
+
+
+MODULE = "python3 -m sglang.launch_server --model-path /models/qwen3-8b"
+EAGLE = "--speculative-algorithm EAGLE3 --speculative-draft-model-path /models/qwen3-8b-eagle3"
+BASES = (
+    f"{MODULE} {EAGLE} --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4",
+    f"{MODULE} --max-running-requests 64",
+    f"nice -n 5 {MODULE} --speculative-algo NEXTN --speculative-num-steps 1 --speculative-num-steps 2 --mem-frac 0.7",
+    f"{MODULE} --speculative-algorithm NGRAM --speculative-ngram-max-bfs-breadth 1 --max-running=16",
+    f"{MODULE} --speculative-algorithm DFLASH --speculative-draft-model /d --speculative-dflash-block-size 16",
+)
+
+
+def launch(text: str) -> LaunchSpec:
+    return LaunchSpec(argv=tuple(shlex.split(text)))
+
+
+def case(engine: Engine) -> Case:
+    return Case(
+        engine=engine,
+        canonical=canonical,
+        bases=tuple(map(launch, BASES)),
+        settings=(
+            Setting.of(depth=0),
+            Setting.of(depth=4, spec_method="EAGLE3", draft_model="/e", topk=2, draft_tokens=6, memory_fraction=0.5),
+            Setting.of(
+                {
+                    "depth": 1,
+                    "spec_method": "EAGLE3",
+                    "draft_model": "/e",
+                    "max_running": 4,
+                    "flag:--disable-radix-cache": False,
+                    "env:SGLANG_X": "1",
+                }
+            ),
+        ),
+        foreign=("--never-heard-of", "x", "--never-either=y"),
+        refused=(
+            (launch(BASES[0]), Setting.of(depth=1, topk=2, draft_tokens=9)),
+            (launch(MODULE), Setting.of(depth=1)),
+            (launch(f"{MODULE} --nnodes 2"), Setting()),
+        ),
+        windows=windows(),
+        bare=launch(MODULE),
+        loading=Reply(name="health", status=503),
+    )
 
 
 def windows() -> tuple[Window, ...]:

@@ -23,6 +23,7 @@ from leadline.campaign import Campaign, Conduct
 from leadline.clock import SystemClock
 from leadline.config import CampaignSpec, Hours, Names, Secret, parse_campaign, window_allows
 from leadline.deploy import Deployer, Rules
+from leadline.dialect.source import contained
 from leadline.errors import InputError
 from leadline.evidence import Ground, Seen
 from leadline.goal import Problem
@@ -78,6 +79,7 @@ class Folder(msgspec.Struct, frozen=True):
         """The folders that a launch writes into."""
         for folder in (self.records, self.path / "logs"):
             folder.mkdir(exist_ok=True)
+        (self.path / "launch").mkdir(mode=0o700, exist_ok=True)  # copies of files that may hold secrets
 
     def log(self, trial: int, attempt: int) -> str:
         return str(self.path / "logs" / f"trial-{trial:03d}-{attempt}.log")
@@ -233,6 +235,11 @@ def _engine(spec: CampaignSpec, host: Host, folder: Folder) -> tuple[Engine, Lau
         cwd=spec.beside(service.cwd) if service.cwd else None,
         scratch=str(folder.path / "launch"),
     )
+    if service.target == "command" and contained(base):
+        raise InputError(
+            f"{spec.path}: service.command starts a container, which would go on without us when we are killed: the "
+            f"target command can hold processes only. Give the server's own command."
+        )
     version = service.engine_version or detect.version(engine, host, base) or _ran(folder)
     engine = engine.at(version)
     return engine, detect.with_files(engine, host, base)

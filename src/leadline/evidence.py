@@ -131,7 +131,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 class Effective(msgspec.Struct, frozen=True, kw_only=True):
     """What the live server really runs. None = the engine does not tell (yet), never a guess.
 
-    `context` and `kv_tokens` in tokens; `max_running` = requests decoded at once; `topk` and `draft_tokens` as the knobs;
+    `context` and `kv_tokens` in tokens; `max_running` = requests decoded at once; `topk`, `draft_tokens` as the knobs;
     `graphs` = whether decode steps run as captured graphs, `graph_max_batch` = the largest batch that does;
     `moe_tuned` = whether the fused-MoE kernels found a tuned configuration; `weights_bytes` of one device.
     """

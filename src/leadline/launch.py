@@ -11,6 +11,13 @@ _SECRET_NAME = re.compile(r"KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|TOKEN(?!S|IZ)
 _SECRET_FLAG = re.compile(
     r"--(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password))(?P<value>=.*)?", re.DOTALL
 )
+_TEXT = r"""(?:'[^']*'|"(?:[^"\\]|\\.)*"|\\.|[^\s'"\\;&|<>()])+"""
+_SET_IN_WORD = re.compile(rf"(?<![\w-])(?P<name>[A-Za-z_]\w*)=(?P<value>{_TEXT})", re.DOTALL)
+_FLAG_IN_WORD = re.compile(
+    r"(?P<flag>--(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password)))"
+    rf"(?P<gap>(?:=|(?:\s|\\\n)+))(?!-)(?P<value>{_TEXT})",
+    re.DOTALL,
+)
 _SECRET_KEY = re.compile(
     r"(?P<head>^[\s-]*[\"']?(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password))[\"']?\s*:[ \t]+)\S.*$",
     re.IGNORECASE | re.MULTILINE,
@@ -68,9 +75,19 @@ def masked(launch: LaunchSpec) -> LaunchSpec:
             argv.append(f"--{flag['name']}=<secret:{flag['name']}>")
             hiding = ""
         else:
-            argv.append(word)
+            argv.append(_masked_word(word))
             hiding = flag["name"] if flag else ""
     return msgspec.structs.replace(launch, argv=tuple(argv), env=env, files=files)
+
+
+def _masked_word(word: str) -> str:
+    """A word that is a script, or sets a variable (`env HF_TOKEN=...`), without the secrets in it."""
+
+    def assigned(found: re.Match[str]) -> str:
+        return f"{found['name']}=<secret:{found['name']}>" if _SECRET_NAME.search(found["name"]) else found[0]
+
+    shown = _SET_IN_WORD.sub(assigned, word)
+    return _FLAG_IN_WORD.sub(lambda m: f"{m['flag']}{m['gap']}<secret:{m['name']}>", shown)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from leadline.errors import InputError
+from leadline.evidence import Footprint
 from leadline.goal import Problem
 from leadline.launch import LaunchSpec, masked
 from leadline.ports import Done, Strategy
@@ -24,7 +25,8 @@ PREVIEW = 10_000  # launches; a strategy that never ends must not hang a plan
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """One setting: the launch it becomes (secrets masked), the words it removes from and adds to today's, and why the
-    engine refuses it ("" = it does not)."""
+    engine refuses it ("" = it does not). `files` = for each file that is written for it the lines by which it differs
+    from today's, "+" or "-" before each. `memory` = what it is foreseen to take; None = not looked at, or not known."""
 
     setting: Setting
     incumbent: bool
@@ -33,6 +35,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     removed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     refused: str = ""
+    files: dict[str, tuple[str, ...]] = {}
+    memory: Footprint | None = None
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,18 @@ def difference(before: LaunchSpec, after: LaunchSpec) -> tuple[tuple[str, ...], 
             removed += old[a:b]
             added += new[c:d]
     return tuple(removed), tuple(added)
+
+
+def rewritten(before: LaunchSpec, after: LaunchSpec) -> dict[str, tuple[str, ...]]:
+    """For each file that the second launch writes, the lines that differ from the first's file that is most like it."""
+    old = [f.content.splitlines() for f in masked(before).files]
+    out = {}
+    for file in masked(after).ours:
+        new = file.content.splitlines()
+        like = max(old, key=lambda lines: difflib.SequenceMatcher(None, lines, new).ratio(), default=[])
+        changes = difflib.ndiff(like, new)
+        out[file.path] = tuple(line for line in changes if line.startswith(("+ ", "- ")))
+    return out
 
 
 def _units(launch: LaunchSpec) -> list[str]:
@@ -140,5 +156,11 @@ def _difference(
         return Difference(setting=setting, incumbent=is_today, launches=launches, refused=str(error))
     removed, added = difference(base, launch)
     return Difference(
-        setting=setting, incumbent=is_today, launches=launches, launch=str(masked(launch)), removed=removed, added=added
+        setting=setting,
+        incumbent=is_today,
+        launches=launches,
+        launch=str(masked(launch)),
+        removed=removed,
+        added=added,
+        files=rewritten(base, launch),
     )

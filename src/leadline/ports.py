@@ -68,6 +68,8 @@ class Engine(Protocol):
     default_port: int
     programs: tuple[str, ...]
     """File names of the programs that start it, to tell the engine from a command line."""
+    drafts_alone: str
+    """The `spec_method` that needs no draft model and no layers of the served model: the first to try anywhere."""
 
     def at(self, version: str | None) -> Engine:
         """The dialect of that version of the server; None = not known, and what holds for all versions is said."""
@@ -238,9 +240,8 @@ class Strategy(Protocol):
     """Chooses what to launch next. Pure: a function of its arguments, no saved state.
 
     `history` includes live trials; `rng` is freshly seeded by the campaign for every call. Proposes only settings of
-    the space or queued by hand and none that `problem.refused` names, always includes the incumbent and depth 0, never repeats an
-    INFEASIBLE setting, asks
-    again for an INTERRUPTED one, and ends.
+    the space or queued by hand, and none that `problem.refused` names; always includes the incumbent and depth 0; never
+    repeats an INFEASIBLE setting; asks again for an INTERRUPTED one; and ends.
     """
 
     name: str

@@ -96,8 +96,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     `chunk_ns[i]` is the arrival of the i-th piece of generated text and `chunk_tokens[i]` its tokens; the sum is
     `output_tokens`, which comes from `usage`. `token_source`: "engine" when the server counts tokens per chunk, else
     "even": the total spread evenly over the chunks. `warmup` requests are kept, and never counted as requests.
-    `drafted`, `accepted`, `rounds` (verifications) and `histogram` (`histogram[i]` = rounds that accepted i draft tokens)
-    are the engine's own figures for this request, where it gives them.
+    `drafted`, `accepted`, `rounds` (verifications) and `histogram` (`histogram[i]` = rounds that accepted i draft
+    tokens) are the engine's own figures for this request, where it gives them.
     """
 
     prompt_id: str

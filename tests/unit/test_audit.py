@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from support_analysis import EIGHT, ONE, campaign, d, flat, history, trial
 
 from leadline import metrics
 from leadline.analysis.audit import Facts, drift, findings_across, findings_of
+from leadline.analysis.silence import unexplained
 from leadline.evidence import Acceptance
 from leadline.trial import LoadReport, RequestRecord, TrialState
 
@@ -116,6 +119,116 @@ def test_a_late_stamp_is_judged_by_the_time_that_it_adds_to() -> None:
     slow = {"ttft_ms.p50": 400.0}
     assert codes(facts(report=report(lag_p99_ms=19.0), values=slow)) == []
     assert codes(facts(report=report(lag_p99_ms=21.0), values=slow)) == ["client_limited"]
+
+
+# --- silences
+
+
+def answer(i: int, start_s: float, ttft_s: float, pieces: int = 20, gap_s: float = 0.02, **more: Any) -> RequestRecord:
+    """A request whose pieces keep a rhythm; `stall` = seconds that nothing came after its tenth piece."""
+    stall = more.pop("stall", 0.0)
+    times = [start_s + ttft_s + k * gap_s + (stall if k >= 10 else 0.0) for k in range(pieces)]
+    chunk_ns = tuple(round(t * NS) for t in times)
+    return record(
+        i,
+        **{
+            "start_ns": round(start_s * NS), "end_ns": chunk_ns[-1], "chunk_ns": chunk_ns, "chunk_tokens": (1.0,) * pieces,
+            "output_tokens": pieces, **more,
+        },
+    )  # fmt: skip
+
+
+def one_user(*ttfts_s: float, tokens: Sequence[int] = (), **more: Any) -> LoadReport:
+    """One request after the other; the window is all of it."""
+    at_s, out = 0.0, []
+    for i, ttft_s in enumerate(ttfts_s):
+        out.append(answer(i, at_s, ttft_s, prompt_tokens=tokens[i] if tokens else 100, **more))
+        at_s = out[-1].end_ns / NS
+    return LoadReport(records=tuple(out), window_start_ns=0, window_end_ns=out[-1].end_ns)
+
+
+def crowd(users: int, *waves: tuple[float, float], **more: Any) -> LoadReport:
+    """All users together, wave by wave: (seconds to the first text, seconds of silence later on)."""
+    at_s, out = 0.0, []
+    for ttft_s, stall_s in waves:
+        out += [answer(i, at_s, ttft_s, stall=stall_s, **more) for i in range(users)]
+        at_s = out[-1].end_ns / NS
+    return LoadReport(records=tuple(out), window_start_ns=0, window_end_ns=out[-1].end_ns)
+
+
+COLD = {
+    "first text of one user": one_user(0.1, 0.9, 0.1, 0.1, 0.12),
+    "first text of a wave": crowd(16, (0.25, 0), (1.9, 0), (0.25, 0)),
+    "two waves of three": crowd(64, (2.4, 0), (2.2, 0), (0.25, 0)),
+    "in the middle of answers": crowd(4, (0.1, 0), (0.1, 0.8), (0.1, 0)),
+    "a short prompt that took as long as a long one": one_user(0.1, 0.1, 2.0, 0.1, tokens=(500, 500, 500, 500)),
+}
+CLEAN = {
+    "one user": one_user(0.1, 0.11, 0.1, 0.13, 0.1),
+    "one user, long prompts": one_user(2.0, 2.1, 1.9, 2.4, 2.0),
+    "one user, one long prompt": one_user(0.1, 0.1, 2.0, 0.1, tokens=(500, 500, 10_000, 500)),
+    "waves of long prompts": crowd(64, (3.0, 0), (2.8, 0), (3.1, 0)),
+    "a first wave that is slower": crowd(4, (0.42, 0), (0.25, 0), (0.25, 0)),
+    "slow answers": crowd(1, (0.5, 0), (0.5, 0.9), gap_s=0.2),
+    "answers in one piece": one_user(1.0, 1.2, 9.0, 1.1, pieces=1),
+    "a short silence": one_user(0.02, 0.29, 0.02, 0.02),
+    "a silence that is little of the window": one_user(*[0.1] * 60, 0.7),
+    "nothing answered": LoadReport(records=(record(0, error="cut"),), window_start_ns=0, window_end_ns=NS),
+}
+
+
+@pytest.mark.parametrize("what", COLD)
+def test_a_silence_that_nothing_explains_is_found(what: str) -> None:
+    assert codes(facts(report=COLD[what])) == ["warmup_in_measurement"]
+
+
+@pytest.mark.parametrize("what", CLEAN)
+def test_a_silence_that_the_rhythm_or_the_prompts_explain_is_none(what: str) -> None:
+    assert unexplained(CLEAN[what]) == ()
+
+
+def test_the_finding_says_how_long_where_and_what_the_rate_is_without_it() -> None:
+    given = crowd(4, (0.1, 0), (0.1, 0.8), (0.1, 0.4), (0.1, 0))
+    (finding,) = findings_of(facts(report=given, values={"output_tok_s": 100.0}))
+    assert finding.message.startswith("Nothing arrived for 0.8 s of a 3.1 s window: a kernel was compiled")
+    assert finding.evidence == "the longest silence began 0.8 s into the window, 1 more, 1.2 s in all"
+    assert finding.size == "40% of the window; without it 166 instead of 100 tok/s"
+    assert "load.warmup" in finding.remedy
+
+
+def test_later_turns_are_no_yardstick_for_first_ones() -> None:
+    """A server that says nothing of its prompt cache answers later turns at a pace that no first turn can keep."""
+    at_s, out = 0.0, []
+    for i, (turn, ttft_s) in enumerate([(0, 0.8), (1, 0.05), (2, 0.05), (3, 0.05)] * 4):
+        out.append(answer(i, at_s, ttft_s, turn=turn, prompt_tokens=2000 * (turn + 1)))
+        at_s = out[-1].end_ns / NS
+    given = LoadReport(records=tuple(out), window_start_ns=0, window_end_ns=out[-1].end_ns)
+    assert unexplained(given) == ()
+
+
+def test_cached_tokens_need_no_reading() -> None:
+    given = one_user(0.05, 0.05, 0.8, 0.05, tokens=(2000,) * 4)
+    cached = tuple(msgspec.structs.replace(r, cached_tokens=0 if i == 2 else 1900) for i, r in enumerate(given.records))
+    assert unexplained(given) != ()
+    assert unexplained(msgspec.structs.replace(given, records=cached)) == ()
+
+
+def test_only_what_is_inside_the_window_and_served_counts() -> None:
+    given = one_user(0.1, 0.9, 0.1, 0.1)
+    (found,) = unexplained(given)
+    assert (round(found.s, 6), found.end_ns) == (0.9, given.records[1].chunk_ns[0])
+    assert unexplained(msgspec.structs.replace(given, window_start_ns=found.end_ns)) == ()
+    idle = tuple(
+        msgspec.structs.replace(
+            r,
+            start_ns=r.start_ns + (5 * NS if i > 1 else 0),
+            end_ns=r.end_ns + (5 * NS if i > 1 else 0),
+            chunk_ns=tuple(t + (5 * NS if i > 1 else 0) for t in r.chunk_ns),
+        )
+        for i, r in enumerate(one_user(0.1, 0.1, 0.1, 0.1).records)
+    )
+    later = LoadReport(records=idle, window_start_ns=0, window_end_ns=idle[-1].end_ns)
+    assert unexplained(later) == (), "nobody waited for anything"
 
 
 # --- across settings

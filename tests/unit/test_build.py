@@ -49,7 +49,7 @@ def wired(base: Path, **parts: str) -> Wired:
 
 
 def test_every_plug_in_is_found_by_its_name_and_helpers_are_not_plug_ins() -> None:
-    assert found("engines") == ("llamacpp",)
+    assert found("engines") == ("llamacpp", "sglang", "trtllm", "vllm")
     assert found("targets") == ("command",)
     assert found("hosts") == ("local",)
     assert found("strategies") == ("grid", "random")
@@ -57,8 +57,8 @@ def test_every_plug_in_is_found_by_its_name_and_helpers_are_not_plug_ins() -> No
 
 
 def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(InputError, match="no engines plug-in named 'vllm'; there are llamacpp"):
-        plugin("engines", "vllm", "engine")
+    with pytest.raises(InputError, match="no engines plug-in named 'tgi'; there are llamacpp"):
+        plugin("engines", "tgi", "engine")
 
 
 def test_a_third_party_brings_its_own_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,9 @@
 """How busy a server is, sampled while it is loaded."""
 
 from leadline.busy import BusyWatch
+from leadline.engines.llamacpp import LlamaCpp
 from leadline.evidence import Busy, Probe, Reply
 from leadline.testing.clock import VirtualClock
-from leadline.engines.llamacpp import LlamaCpp
 
 
 class Counting(LlamaCpp):

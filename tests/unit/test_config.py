@@ -65,6 +65,10 @@ headers = { X-Team = "a", Authorization = { file = "key" } }
 ca = "ca.pem"
 proxy = "http://proxy:3128"
 metrics_url = "http://127.0.0.1:9000/metrics"
+engine_version = "10434"
+model_config = "config.json"
+draft_config = "draft.json"
+device_gib = 80
 start_stall_s = 30
 request_stall_s = 7.5
 launch_script = "run.sh"
@@ -144,6 +148,8 @@ def test_every_key_of_a_full_file_arrives() -> None:
     assert spec.service.env == (("OMP_NUM_THREADS", "2"), ("EMPTY", ""))
     assert spec.service.headers == (("X-Team", "a"), ("Authorization", Secret("file", "key")))
     assert (spec.service.url, spec.service.cwd, spec.service.model) == ("https://[::1]:8080/base", "/srv/llm", "smol")
+    assert (spec.service.engine_version, spec.service.model_config) == ("10434", "config.json")
+    assert (spec.service.draft_config, spec.service.device_gib) == ("draft.json", 80)
     assert (spec.service.ca, spec.service.proxy) == ("ca.pem", "http://proxy:3128")
     assert (spec.service.start_stall_s, spec.service.request_stall_s, spec.service.launch_script) == (30, 7.5, "run.sh")
     assert spec.window.hours == (Hours(22 * 60, 6 * 60), Hours(12 * 60, 13 * 60))

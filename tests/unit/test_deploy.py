@@ -12,7 +12,6 @@ from support_sim import BASE, PORT
 
 from leadline.build import plugin
 from leadline.deploy import Deployer, Rules, StartFailed, execute, in_the_way
-from leadline.verdict import differences
 from leadline.errors import HostError, InterruptedRun, NotGivenBackError, RefusedError
 from leadline.evidence import Effective, ExitFacts, Failure, ProcessFacts
 from leadline.launch import LaunchSpec, Put, Remove, Run, Start
@@ -22,6 +21,7 @@ from leadline.targets.command import CommandTarget
 from leadline.testing.faults import Fault, FaultKind
 from leadline.testing.lab import Lab, LabFile
 from leadline.testing.spec import LabSpec
+from leadline.verdict import differences
 
 ENGINE = plugin("engines", "llamacpp", "engine")
 STRANGER = ProcessFacts(pid=77, start_id="7", argv=("nginx",), name="nginx")

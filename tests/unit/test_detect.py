@@ -88,7 +88,8 @@ def test_a_model_of_the_hub_and_the_device() -> None:
     )
     launch = LaunchSpec(argv=("llama-server", "-m", "x"), cwd="/srv")
     ground = detect.ground(Asking(), host, launch, model_config=None, draft_config=None, device_bytes=None)
-    assert ground.model is not None and ground.model.fields == {"num_hidden_layers": 3}
+    assert ground.model is not None
+    assert ground.model.fields == {"num_hidden_layers": 3}
     assert ground.draft is None
     assert ground.device == Device(name="NVIDIA H200", total_bytes=143771 << 20, count=2)
 
@@ -97,7 +98,8 @@ def test_what_the_operator_says_goes_first() -> None:
     host = Answers(files={"/given.json": b'{"a": 1}'}, said={"nvidia-smi": (0, "NVIDIA H200, 143771\n", "")})
     launch = LaunchSpec(argv=("llama-server", "-m", "x"))
     ground = detect.ground(Asking(), host, launch, model_config="/given.json", draft_config=None, device_bytes=80 << 30)
-    assert ground.model is not None and ground.model.fields == {"a": 1}
+    assert ground.model is not None
+    assert ground.model.fields == {"a": 1}
     assert ground.device == Device(name="NVIDIA H200", total_bytes=80 << 30)
 
 

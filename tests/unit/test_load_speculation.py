@@ -38,7 +38,8 @@ def test_sglang() -> None:
 def test_vllm() -> None:
     r = read(text("a"), event({"choices": [], **VLLM}), finish(53))
     assert (r.error, r.rounds, r.drafted, r.accepted, r.histogram) == ("", 43, 129, 10, (39, 1, 0, 3))
-    assert sum(i * n for i, n in enumerate(r.histogram)) == r.accepted and sum(r.histogram) == r.rounds
+    assert sum(i * n for i, n in enumerate(r.histogram)) == r.accepted
+    assert sum(r.histogram) == r.rounds
 
 
 def test_llamacpp() -> None:
@@ -50,7 +51,9 @@ def test_llamacpp() -> None:
     "odd",
     [
         {"sglext": None},
-        {"sglext": {"spec_tokens_details": [{"spec_verify_ct": 3}]}},  # one for each choice: there is only one to ask for
+        {
+            "sglext": {"spec_tokens_details": [{"spec_verify_ct": 3}]}
+        },  # one for each choice: there is only one to ask for
         {"sglext": "text"},
         {"metrics": {"speculative_decoding": None}},
         {"metrics": {"speculative_decoding": {"num_spec_steps": -1, "acceptance_histogram": "none"}}},

@@ -54,7 +54,9 @@ def test_nothing_printed_shows_a_secret_and_the_launch_itself_keeps_it() -> None
 
 
 def test_secrets_of_a_configuration_file_are_masked_and_other_lines_stay() -> None:
-    content = "port: 1\napi-key: K1\nhf_token: 'K2' # mine\nnested:\n  - admin_api_key: K3\nmax-tokens: 5\ntokenizer: t\n"
+    content = (
+        "port: 1\napi-key: K1\nhf_token: 'K2' # mine\nnested:\n  - admin_api_key: K3\nmax-tokens: 5\ntokenizer: t\n"
+    )
     launch = LaunchSpec(argv=("s",), files=(LaunchFile("c.yaml", content),))
     hidden = masked(launch).files[0].content
     assert not any(k in hidden for k in ("K1", "K2", "K3"))

@@ -420,9 +420,11 @@ def test_nothing_is_guessed():
 
 
 def test_the_log_of_another_model_or_another_number_of_devices_is_not_used():
-    ground = Ground(model=model(DENSE), seen=(Seen(launch=LaunchSpec(argv=h200_argv(SPARSE, 0)), log=log_of(LOGS[SPARSE, 0][0])),))
+    seen = Seen(launch=LaunchSpec(argv=h200_argv(SPARSE, 0)), log=log_of(LOGS[SPARSE, 0][0]))
+    ground = Ground(model=model(DENSE), seen=(seen,))
     assert footprint(LaunchSpec(argv=h200_argv(DENSE, 0)), ground, None).verdict is Verdict.UNKNOWN
-    ground = Ground(model=model(DENSE), seen=(Seen(launch=LaunchSpec(argv=h200_argv(DENSE, 0)), log=log_of(LOGS[DENSE, 0][0])),))
+    seen = Seen(launch=LaunchSpec(argv=h200_argv(DENSE, 0)), log=log_of(LOGS[DENSE, 0][0]))
+    ground = Ground(model=model(DENSE), seen=(seen,))
     assert footprint(LaunchSpec(argv=(*h200_argv(DENSE, 0), "--tp", "2")), ground, None).verdict is Verdict.UNKNOWN
 
 

@@ -23,7 +23,7 @@ LOG = """
 (EngineCore pid=4321) INFO 11-30 12:00:00 [gpu_model_runner.py:310] Model loading took 15.27 GiB memory and 4.25 seconds
 (EngineCore pid=4321) INFO 11-30 12:00:00 [gpu_worker.py:300] Available KV cache memory: {gib} GiB
 (EngineCore pid=4321) INFO 11-30 12:00:00 [kv_cache_utils.py:1147] GPU KV cache size: {tokens} tokens, Maximum \
-concurrency for 32,768 tokens per request: 3.77x
+concurrency for 32,768 tokens per request: 22.22x
 (EngineCore pid=4321) INFO 11-30 12:00:00 [gpu_model_runner.py:4000] Graph capturing finished in 17 secs, took 0.63 GiB
 """
 

@@ -21,17 +21,6 @@ from leadline.engines.sglang.versions import OLDEST, SUCCESSORS, patch_of
 from leadline.errors import InputError
 from leadline.launch import LaunchFile, LaunchSpec
 from leadline.space import Setting, Value
-from leadline.testing.engine_case import Case
-from leadline.testing.engine_suite import (
-    has_knobs,
-    is_settled_after_once,
-    keeps_foreign_words,
-    moves,
-    reads_what_it_wrote,
-    refuses_what_cannot_be,
-    switches_off,
-    tells_what_it_wrote,
-)
 
 MODULE = "python3 -m sglang.launch_server --model-path /models/qwen3-8b"
 EAGLE = "--speculative-algorithm EAGLE3 --speculative-draft-model-path /models/qwen3-8b-eagle3"
@@ -768,40 +757,3 @@ def test_settings_that_are_no_settings(name: str, value: Value, said: str) -> No
 def test_two_names_of_one_flag() -> None:
     with pytest.raises(InputError, match="same option"):
         at().render(launch(REAL), Setting.of({"flag:--tp-size": 2, "flag:--tensor-parallel-size": 2}))
-
-
-# --- the laws of every engine, as far as they are about the command line ---
-
-CASE = Case(
-    engine=at("0.5.16"),
-    canonical=canonical,
-    bases=tuple(launch(b) for b in (REAL, BASES[2], BASES[4], BASES[5], BASES[6])),
-    settings=(
-        Setting.of(depth=0),
-        Setting.of(depth=2),
-        Setting.of(depth=4, spec_method="EAGLE3", draft_model="/e", topk=2, draft_tokens=6, memory_fraction=0.5),
-        Setting.of({"depth": 1, "max_running": 4, "flag:--disable-radix-cache": False, "env:SGLANG_X": "1"}),
-    ),
-    foreign=("--never-heard-of", "x", "--never-either=y"),
-    refused=((launch(REAL), Setting.of(depth=1, topk=2, draft_tokens=9)), (launch(MODULE), Setting.of(depth=1))),
-    windows=(),
-)
-
-
-@pytest.mark.parametrize(
-    "law",
-    [
-        has_knobs,
-        reads_what_it_wrote,
-        tells_what_it_wrote,
-        is_settled_after_once,
-        switches_off,
-        keeps_foreign_words,
-        refuses_what_cannot_be,
-        moves,
-    ],
-    ids=lambda law: law.__name__,
-)
-def test_obeys(law: object) -> None:
-    assert callable(law)
-    law(CASE)

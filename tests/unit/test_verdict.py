@@ -29,12 +29,14 @@ def test_unknown_is_no_difference() -> None:
 )
 def test_another_tree_is_never_this_setting(runs: Effective, failure: Failure) -> None:
     wrong, _ = differences(ASKED, runs)
-    assert wrong is not None and wrong.failure is failure
+    assert wrong is not None
+    assert wrong.failure is failure
 
 
 def test_speculation_that_runs_unasked() -> None:
     wrong, _ = differences(Setting.of(depth=0), Effective(speculating=True))
-    assert wrong is not None and wrong.failure is Failure.WRONG_DEPTH
+    assert wrong is not None
+    assert wrong.failure is Failure.WRONG_DEPTH
 
 
 def test_a_cap_that_memory_cuts_is_a_finding() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from leadline.analysis import stats
+from leadline.analysis.silence import unexplained
 from leadline.evidence import Acceptance
 from leadline.goal import Cell
 from leadline.space import Setting
@@ -49,6 +50,7 @@ def findings_of(facts: Facts) -> tuple[Finding, ...]:
         _greedy,
         _errors,
         _client,
+        _cold,
     )
     return tuple(f for f in (check(facts) for check in checks) if f is not None)
 
@@ -145,6 +147,27 @@ def _client(facts: Facts) -> Finding | None:
         message="The load worker could hardly keep up: times are too long and rates too low by an unknown part.",
         evidence=f"event loop late by {lag:.1f} ms (p99), {cpu:.0%} of a processor",
         remedy="Give the load worker a free processor, or another machine than the server's.",
+    )
+
+
+def _cold(facts: Facts) -> Finding | None:
+    found = unexplained(facts.report)
+    if not found:
+        return None
+    window_s = (facts.report.window_end_ns - facts.report.window_start_ns) / 1e9
+    silent_s = math.fsum(s.s for s in found)
+    at_s = (found[0].start_ns - facts.report.window_start_ns) / 1e9
+    others = f", {len(found) - 1} more, {silent_s:.1f} s in all" if len(found) > 1 else ""
+    rate, without = facts.values.get("output_tok_s", 0.0), silent_s / window_s
+    rates = f"; without it {rate / (1 - without):,.0f} instead of {rate:,.0f} tok/s" if rate and without < 1 else ""
+    return Finding(
+        code="warmup_in_measurement",
+        message=f"Nothing arrived for {found[0].s:.1f} s of a {window_s:.1f} s window: a kernel was compiled, or the "
+        "server stalled, inside the measurement.",
+        evidence=f"the longest silence began {at_s:.1f} s into the window{others}",
+        size=f"{without:.0%} of the window{rates}",
+        remedy="Warm up with more sessions (load.warmup), measure again (budget.rounds), and keep the caches of "
+        "compiled kernels between launches.",
     )
 
 

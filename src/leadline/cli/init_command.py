@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from leadline.cli.common import emit, json_option
+
+if TYPE_CHECKING:
+    from leadline.launch import LaunchSpec
+    from leadline.ports import Engine
+    from leadline.space import Setting
 
 DEPTHS = (0, 2, 4, 6, 8)
 
@@ -35,7 +42,7 @@ def command(argv: tuple[str, ...], folder: str, engine: str | None, as_json: boo
     name = engine or engine_of(argv)
     launch = LaunchSpec(argv=tuple(argv), cwd=os.getcwd(), scratch=str(Path(folder).resolve() / "launch"))
     host = plugin("hosts", "local", "host")()
-    dialect = plugin("engines", name, "engine")
+    dialect: Engine = plugin("engines", name, "engine")
     dialect = dialect.at(detect.version(dialect, host, launch))
     launch = detect.with_files(dialect, host, launch)
     today = dialect.parse(launch)
@@ -46,13 +53,30 @@ def command(argv: tuple[str, ...], folder: str, engine: str | None, as_json: boo
     depths = sorted({*DEPTHS, today.depth})
     keep = today.only(["spec_method", "draft_model"])
     if "spec_method" not in keep:
-        keep = keep.of({**dict(keep), "spec_method": "ngram-simple"})
+        keep = keep.of({**dict(keep), "spec_method": dialect.drafts_alone})
     text = template(list(argv), today.only(["depth"]), name, dialect.address(launch)[1], depths, keep, cwd=os.getcwd())
     parse_campaign(text, str(path), names())  # a command line may hold what must not be written, like a secret
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
+    reasons = _refused(dialect, launch, keep, depths)
     if as_json:
-        emit({"written": str(path), "engine": name, "today": today})
-    else:
-        click.echo(f"written: {path} (today: {today}). Read it, then: leadline plan {path.parent}")
+        emit({"written": str(path), "engine": name, "today": today, "refused": reasons})
+        return
+    click.echo(f"written: {path} (today: {today}). Read it, then: leadline plan {path.parent}")
+    for reason, settings in reasons.items():
+        click.echo(f"refused as it stands: {', '.join(settings)}: {reason}", err=True)
+
+
+def _refused(engine: Engine, launch: LaunchSpec, keep: Setting, depths: Sequence[int]) -> dict[str, list[str]]:
+    """Reasons why depths would not be launched as the campaign was written, with these depths."""
+    from leadline.errors import InputError
+    from leadline.space import Setting
+
+    out: dict[str, list[str]] = {}
+    for setting in (Setting.of(depth=depth) for depth in depths):
+        try:
+            engine.render(launch, keep.merged(setting))
+        except InputError as error:
+            out.setdefault(str(error), []).append(str(setting))
+    return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,12 +38,16 @@ def command(campaign: str, as_json: bool) -> None:
         click.echo("\n".join(lines(rows, min(120, shutil.get_terminal_size((100, 24)).columns))))
 
 
-def foresee(wired: Wired) -> list[tuple[Setting, Footprint]]:
-    """The settings of the campaign, today's first, each with its footprint."""
+def foresee(wired: Wired, settings: Sequence[Setting] | None = None) -> list[tuple[Setting, Footprint]]:
+    """Settings, each with its footprint: those given, or all of the campaign with today's first; at most `MOST`.
+
+    Raises InputError for a setting that the engine refuses, and for a config.json that cannot be read.
+    """
     problem = wired.problem
-    settings = list(dict.fromkeys((problem.incumbent, *problem.settings())))[:MOST]
+    if settings is None:
+        settings = list(dict.fromkeys((problem.incumbent, *problem.settings())))
     ground = wired.ground(seen(wired))
-    return [(s, wired.engine.memory(wired.render(s), ground)) for s in settings]
+    return [(s, wired.engine.memory(wired.render(s), ground)) for s in settings[:MOST]]
 
 
 def seen(wired: Wired) -> list[Seen]:

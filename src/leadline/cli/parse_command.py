@@ -30,7 +30,7 @@ def command(
     from leadline.build import engine_of, plugin
     from leadline.errors import InputError
     from leadline.launch import LaunchSpec, masked
-    from leadline.outlook import difference
+    from leadline.outlook import difference, rewritten
     from leadline.ports import Engine
     from leadline.space import Setting
 
@@ -53,6 +53,7 @@ def command(
         "address": f"{name}:{port}",
         "files": [f.path for f in launch.files],
     }
+    changed: dict[str, tuple[str, ...]] = {}
     if setting is not None:
         try:
             wanted = Setting.parse(setting)
@@ -60,6 +61,7 @@ def command(
             raise InputError(f"--set {setting!r}: {error}") from error
         rendered = dialect.render(launch, wanted)
         removed, added = difference(launch, rendered)
+        changed = rewritten(launch, rendered)
         said |= {"command": str(masked(rendered)), "removed": removed, "added": added}
         said |= {"writes": {f.path: f.content for f in masked(rendered).ours}}
     if as_json:
@@ -71,6 +73,8 @@ def command(
     for label in ("files", "removed", "added", "writes"):
         for item in _listed(said.get(label)):
             click.echo(f"{label:<9} {item}")
+    for change in (line for changes in changed.values() for line in changes):
+        click.echo(f"{'':<9} {change}")
 
 
 def _listed(value: object) -> list[object]:

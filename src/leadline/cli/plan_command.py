@@ -13,6 +13,7 @@ from leadline.cli.common import campaign_argument, emit, json_option
 
 if TYPE_CHECKING:
     from leadline.build import Wired
+    from leadline.evidence import Footprint
     from leadline.outlook import Outlook
 
 NOTHING = "nothing more would be launched: `leadline report` shows the results, `leadline try` adds a setting"
@@ -29,7 +30,7 @@ def command(campaign: str, as_json: bool) -> None:
     from leadline.build import wire
 
     wired = wire(campaign)
-    outlook = look(wired)
+    outlook = with_memory(wired, look(wired))
     if as_json:
         emit(outlook)
     else:
@@ -72,6 +73,23 @@ def look(wired: Wired) -> Outlook:
     )
 
 
+def with_memory(wired: Wired, outlook: Outlook) -> Outlook:
+    """The outlook with what each setting is foreseen to take of the device's memory, where that is known."""
+    import msgspec
+
+    from leadline.cli.memory_command import foresee
+    from leadline.errors import LeadlineError
+    from leadline.evidence import Verdict
+
+    try:
+        found = dict(foresee(wired, [row.setting for row in outlook.settings if not row.refused]))
+    except LeadlineError:  # a plan does not depend on it; `leadline memory` says what is wrong
+        return outlook
+    known = {s: f for s, f in found.items() if f.verdict is not Verdict.UNKNOWN}
+    rows = (msgspec.structs.replace(row, memory=known.get(row.setting)) for row in outlook.settings)
+    return msgspec.structs.replace(outlook, settings=tuple(rows))
+
+
 def lines(wired: Wired, outlook: Outlook) -> list[str]:
     """The plan for people."""
     width = min(100, shutil.get_terminal_size((100, 24)).columns)
@@ -96,9 +114,31 @@ def lines(wired: Wired, outlook: Outlook) -> list[str]:
         if row.refused:
             out.append(f"      refused: {row.refused}")
         out += [f"      - {unit}" for unit in row.removed] + [f"      + {unit}" for unit in row.added]
+        for path, changes in row.files.items():
+            out += [f"      in {path}:", *(f"        {change}" for change in changes)]
         if not row.removed and not row.added and not row.refused:
             out.append("      (none)")
+        if row.memory is not None:
+            out += _wrapped("      memory: ", memory_of(row.memory), width)
     return out
+
+
+def memory_of(footprint: Footprint) -> str:
+    """`509,729 KV tokens, 128 requests at once, fits`; of one that will not start only why."""
+    from leadline.evidence import Verdict
+    from leadline.report.words import clean, count
+
+    asked, got = footprint.asked_running, footprint.max_running
+    parts = []
+    if footprint.verdict is not Verdict.WILL_NOT_START:
+        if footprint.kv_tokens is not None:
+            parts.append(f"{count(footprint.kv_tokens)} KV tokens")
+        if got is not None:
+            of = f" of {count(asked)}" if asked is not None and asked > got else ""
+            parts.append(f"{count(got)}{of} requests at once")
+    said = ", ".join([*parts, str(footprint.verdict)])
+    why = "" if footprint.verdict is Verdict.FITS else footprint.reason
+    return f"{said}: {clean(why)}" if why else said
 
 
 def _wrapped(label: str, text: str, width: int) -> list[str]:

@@ -16,7 +16,7 @@ def opaque(known: str, text: str, why: str) -> str:
 
 
 def is_opaque(word: str) -> bool:
-    return _MARK in word
+    return word.count(_MARK) == 2
 
 
 def text_of(word: str) -> str:

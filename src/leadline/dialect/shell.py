@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from leadline.dialect.opaque import is_opaque
 from leadline.dialect.shellstate import State
 from leadline.dialect.shelltests import Truth, matches, truth_of
 from leadline.dialect.shellvalues import Seen, Variable
@@ -29,7 +30,8 @@ class Command:
     """A simple command. `names` are the variables before it, `prefix` those set for it alone (`A=b command`).
 
     `first` is its first word as it is written; `live` is false when it is known not to be reached, `sure` when it is
-    not known either way.
+    not known either way. `writes` are the files that its output goes to, as far as they are known; a compound command
+    (`{ ...; } > file`) is one without words for their sake.
     """
 
     words: tuple[Seen, ...]
@@ -39,6 +41,7 @@ class Command:
     at: int
     live: bool
     sure: bool
+    writes: tuple[str, ...] = ()
 
 
 def commands(script: str, args: Sequence[str], env: Mapping[str, str]) -> tuple[Command, ...]:
@@ -183,9 +186,26 @@ class _Run:
             raise self.wrong()
         else:
             return self.simple(live)
+        targets: list[str] = []
         while (more := self.peek()) and more.op and _REDIRECTION.match(more.text):
-            self.at += 2
+            targets += self.target(more)
+        self.wrote(token, targets, live)
         return truth
+
+    def target(self, operator: Token) -> list[str]:
+        """Goes on behind a redirection; the file that it writes, when that is known."""
+        self.at += 1
+        token = self.peek()
+        self.at += 1
+        if token is None or token.op or ">" not in operator.text or operator.text.endswith("&"):
+            return []
+        value = self.state.scope().value(replace(token, value_at=token.span[0])).value
+        return [] if is_opaque(value) else [value]
+
+    def wrote(self, first: Token, targets: list[str], live: bool) -> None:
+        if targets:
+            names, at = dict(self.state.names), first.span[0]
+            self.found.append(Command((), {}, names, first.text, at, live, not self.unsure, tuple(targets)))
 
     def if_(self, live: bool) -> Truth:
         left = live  # some branch is still to be taken
@@ -302,27 +322,28 @@ class _Run:
     def simple(self, live: bool) -> Truth:
         prefix: list[Token] = []
         tokens: list[Token] = []
+        targets: list[str] = []
         first = self.peek()
         while (token := self.peek()) and (not token.op or _REDIRECTION.match(token.text)):
-            self.at += 1
             if token.op:
-                self.at += 1  # where to
-            elif token.name and not tokens:
-                prefix.append(token)
-            else:
-                tokens.append(token)
+                targets += self.target(token)
+                continue
+            self.at += 1
+            (prefix if token.name and not tokens else tokens).append(token)
         live = live and not self.state.ended
         if live and not tokens:
             for token in prefix:
                 self.state.assign(token)
-        if not tokens or first is None:
+        if first is None:
+            return Truth.RAN
+        if not tokens:
+            self.wrote(first, targets, live)
             return Truth.RAN
         scope = self.state.scope()
         words = tuple(w for t in tokens for w in scope.words(t)) if live else ()
         own = {t.name: self.state.variable(t, exported=True) for t in prefix} if live else {}
-        self.found.append(
-            Command(words, own, dict(self.state.names), tokens[0].text, tokens[0].span[0], live, not self.unsure)
-        )
+        names, at, sure = dict(self.state.names), tokens[0].span[0], not self.unsure
+        self.found.append(Command(words, own, names, tokens[0].text, at, live, sure, tuple(targets)))
         if not live or not words:
             return Truth.RAN
         self.state.act(tokens, [w.value for w in words])

@@ -36,6 +36,10 @@ _NO_SERVERS = frozenset(
     | {"systemctl", "journalctl", "kubectl", "helm", "docker-compose", "podman-compose", "ssh", "curl", "sleep", "cd"}
     | {"cmd", "cmd.exe", "powershell", "powershell.exe", "pwsh", "set", "export", "source", "perl", "vi", "vim", "nano"}
 )
+_READERS = frozenset(
+    {"cat", "echo", "printf", "ls", "test", "[", "head", "tail", "grep", "wc", "stat", "file", "md5sum", "sha256sum"}
+)
+"""Commands that write no file that they are given as a word."""
 _CARET = re.compile(r"[ \t][\^`][ \t]*\n[ \t]*-")
 _SOURCED = re.compile(r"(?:^|[;&|\n])\s*(?:source|\.|bash|sh|exec)\s+([^\s;&|-][^\s;&|]*)")
 _MANY = re.compile(r"\[[@*]\]|\$\{?[@*]")
@@ -120,6 +124,7 @@ def find(launch: LaunchSpec, server: str, starts: Starts) -> Source:
     at = located.at + located.count
     words = place.words[at:]
     _refuse_hidden(words, place, server)
+    _refuse_made(launch, place, server)
     env = environment(place.words, located, place.env)
     return Source(launch, place.words[:at], words, env, place, located, server, starts)
 
@@ -247,6 +252,25 @@ def _refuse_hidden(words: Sequence[str], place: Place, server: str) -> None:
                     f"{name} may hold options of the speculation, but {why_of(word)}."
                     f"{_deciding({name: hint}, variables)}"
                 )
+
+
+def _refuse_made(launch: LaunchSpec, place: Place, server: str) -> None:
+    """A configuration file that the script makes at each start: what was read of it may be of an earlier one, and a
+    changed copy under its name would be written over."""
+    paths = {base_name(f.path): f.path for f in launch.files}
+    while isinstance(place, Script) and paths:
+        for command in _commands(place.outer.words, place.script, place.outside):
+            if not command.live or command.at >= place.command.at:
+                continue
+            words = [w.value for w in command.words]
+            given = [] if not words or base_name(words[0]) in _READERS else words[1:]
+            for path in (paths[base_name(w)] for w in (*command.writes, *given) if base_name(w) in paths):
+                raise InputError(
+                    f"the script writes {path} itself before it starts the {server}: what it holds now may be of an"
+                    " earlier start, and a changed copy of it would be written over.\nWrite that file once, outside of"
+                    " the script, and take the lines that write it out of the script."
+                )
+        place = place.outer
 
 
 def _deciding(hints: Mapping[str, str], variables: Mapping[str, Variable]) -> str:

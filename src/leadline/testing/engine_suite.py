@@ -341,10 +341,11 @@ def foresees_from_any_log(case: Case) -> None:
     for n in range(150):
         seen = rng.choice(looks)
         lines = spoilt_body(rng, seen.log.encode()).decode(errors="replace")
+        empty = Seen(launch=LaunchSpec(argv=()))
         ground = Ground(
             model=rng.choice((None, UNKNOWN_MODEL)),
             device=rng.choice((None, DEVICE, Device(name="none", total_bytes=0))),
-            seen=tuple(rng.sample((msgspec.structs.replace(seen, log=lines), rng.choice(looks), Seen(launch=LaunchSpec(argv=()))), 2)),
+            seen=tuple(rng.sample((msgspec.structs.replace(seen, log=lines), rng.choice(looks), empty), 2)),
         )
         told = case.engine.memory(rng.choice(case.bases), ground)
         fine = all(size >= 0 for size in told.parts.values()) and (told.kv_tokens or 0) >= 0

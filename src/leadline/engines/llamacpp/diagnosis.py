@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
-from leadline.dialect.signs import Sign, by_supervisor, first_of, last_line, masked_line, sign
+from leadline.dialect.signs import Sign, by_supervisor, first_of, last_line, masked_line, sign, telling
+from leadline.engines.llamacpp.machine import KERNEL, UNIT
 from leadline.engines.llamacpp.probes import loading
 from leadline.evidence import Diagnosis, Evidence, ExitFacts, Failure
 
@@ -204,15 +206,20 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 def _diagnose(evidence: Evidence) -> Diagnosis:
     fatal = _fatal(evidence.log)
     if evidence.exit is not None:
-        return _by_kernel(evidence.exit) or fatal or _by_exit(evidence.exit, evidence.log)
+        return _by_kernel(evidence.exit) or fatal or _first(evidence.log, UNIT) or _by_exit(evidence.exit, evidence.log)
     if fatal is not None:
         return _while_it_lives(fatal, evidence)
-    return first_of(evidence.log, LIVING, _came_up) or _by_replies(evidence)
+    said = first_of(evidence.log, LIVING, _came_up) or _first(evidence.log, UNIT)
+    return said or _by_replies(evidence)
+
+
+def _first(log: str, signs: Sequence[Sign]) -> Diagnosis | None:
+    return next((said for line in log.splitlines() if (said := telling(line, signs, started=True))), None)
 
 
 def _fatal(log: str) -> Diagnosis | None:
     """What the server survived until it had loaded, and tried again with less, is none."""
-    said = first_of(log, ENDING, _came_up, forgives_start=True)
+    said = _first(log, KERNEL) or first_of(log, ENDING, _came_up, forgives_start=True)
     when = _WHEN.get(said.failure) if said is not None else None
     return said if said is None or when is None else msgspec.structs.replace(said, reason=said.reason + when)
 

@@ -19,6 +19,7 @@ class LlamaCpp:
     name = "llamacpp"
     programs: tuple[str, ...] = ("llama-server", "llama-server.exe")
     default_port = reading.DEFAULT_PORT
+    drafts_alone = "ngram-simple"
 
     def __init__(self, build: int | None = None) -> None:
         self.build = build

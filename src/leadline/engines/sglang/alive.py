@@ -46,12 +46,14 @@ def _busy_or_hung(evidence: Evidence, seen: log.Log) -> Diagnosis:
     reply = evidence.replies.get("metrics")
     busy = counters.busy(reply) if reply is not None else None
     batches = [line for line in evidence.log.splitlines() if "Prefill batch" in line or "Decode batch" in line]
+    prefill = log.prefill_of(batches[-1]) if batches else None
     running = (busy is not None and busy.running > 0) or any(d.running for d in seen.decodes[-1:])
-    if not (running or (batches and "Prefill batch" in batches[-1])):
+    if not running and prefill is None:
         return _hung("/health does not say ok, and no request is running", last_line(evidence.log))
     return Diagnosis(
         failure=Failure.UNKNOWN,
-        reason="it is busy, not dead: /health does not answer in time while requests are being computed",
+        reason="it is busy, not dead: /health does not answer in time while requests are being computed"
+        + (f" ({prefill.tokens} prompt tokens at once)" if prefill is not None and prefill.tokens else ""),
         line=masked_line(batches[-1]) if batches else "",
         remedy="wait, and watch whether its log goes on; a higher SGLANG_HEALTH_CHECK_TIMEOUT or a smaller "
         "--chunked-prefill-size helps the health check",

@@ -33,6 +33,7 @@ class SGLang:
     name = "sglang"
     programs = programs.PROGRAMS
     default_port = dialect.DEFAULT_PORT
+    drafts_alone = "NGRAM"
 
     def at(self, version: str | None) -> SGLang:
         return replace(self, version=version)

@@ -21,6 +21,7 @@ _CAPACITY = re.compile(r"max_total_num_tokens=(\d{1,15}),.* max_running_requests
 _WEIGHTS = re.compile(r"Load weight end\..* mem usage=(\d{1,9}\.\d+) GB")
 _CAPTURE = re.compile(r"Capture (?:([\w -]+?) )?(?:cuda|CUDA|npu|NPU|cpu|CPU) graph (begin|end)\.(.*)")
 _CAPTURED_BATCHES = re.compile(r"Capture cuda graph bs \[([\d, ]*)\]")
+_PREFILL = re.compile(r"Prefill batch(?: \[\d+\])?[.,] (.*)")
 _DECODE = re.compile(r"Decode batch(?: \[\d+\])?[.,] (.*)")
 _COUNTS = (
     re.compile(r"KV Cache is allocated\..*#tokens: (?P<tokens>\d{1,15}), "),
@@ -46,6 +47,18 @@ class Decode(msgspec.Struct, frozen=True, kw_only=True):
     usage: float | None = None
     accepted: float | None = None
     graph: bool | None = None
+    tokens_per_s: float | None = None
+
+
+class Prefill(msgspec.Struct, frozen=True, kw_only=True):
+    """One "Prefill batch" line: prompts that are read. `running` = requests that decode meanwhile; `cached` tokens of
+    the new prompts came from the prefix cache, `tokens` are computed."""
+
+    new: int | None = None
+    tokens: int | None = None
+    cached: int | None = None
+    running: int | None = None
+    waiting: int | None = None
     tokens_per_s: float | None = None
 
 
@@ -103,6 +116,21 @@ def decode_of(line: str) -> Decode | None:
         accepted=_number(pairs.get("accept len")),
         graph=None if graph is None else graph == "True",
         tokens_per_s=_number(pairs.get("gen throughput (token/s)")),
+    )
+
+
+def prefill_of(line: str) -> Prefill | None:
+    found = _PREFILL.search(line)
+    if found is None:
+        return None
+    pairs = pairs_of(found[1])
+    return Prefill(
+        new=_whole(pairs.get("#new-seq")),
+        tokens=_whole(pairs.get("#new-token")),
+        cached=_whole(pairs.get("#cached-token")),
+        running=_whole(pairs.get("#running-req")),
+        waiting=_whole(pairs.get("#queue-req")),
+        tokens_per_s=_number(pairs.get("input throughput (token/s)")),
     )
 
 

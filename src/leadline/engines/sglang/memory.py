@@ -242,7 +242,8 @@ def _known_weights(ask: Ask, earlier: list[Earlier], draft: Draft) -> int | None
 
 
 def _rest_then(e: Earlier, shape: Shape, was: Draft, reserve: float) -> float | None:
-    """The bytes that were divided: from the tokens that came out of it, else from the memory free after loading."""
+    """The bytes that were divided: from the tokens that came out of it, else from the memory free after loading, less
+    what is free beside the pools: as the log says, else by the fraction."""
     capped = e.ask.max_tokens is not None and e.log.tokens is not None and e.log.tokens > e.ask.max_tokens - e.ask.page
     cell = None if e.ask.kv_bytes is None else shape.cell_bytes(e.ask.tp, e.ask.kv_bytes)
     if e.log.tokens and cell is not None and was.priced is not None and not capped:
@@ -250,9 +251,11 @@ def _rest_then(e: Earlier, shape: Shape, was: Draft, reserve: float) -> float | 
         if rest is not None:
             return rest
     loads = 2 if e.ask.speculates and e.ask.family != "NGRAM" else 1
-    if len(e.log.free_after) < loads or reserve <= 0:
+    if len(e.log.free_after) < loads:
         return None
-    return e.log.free_after[-1] - reserve
+    if len(e.log.free_beside) == loads and not capped:
+        return e.log.free_after[-1] - e.log.free_beside[-1]
+    return e.log.free_after[-1] - reserve if reserve > 0 else None
 
 
 def _graphs(ask: Ask, earlier: list[Earlier]) -> float | None:

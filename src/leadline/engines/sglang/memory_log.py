@@ -14,6 +14,7 @@ from leadline.dialect.footprint import GIB, finite, gib
 _OTHER_RANKS = re.compile(r"\b(?:TP|DP|PP)[1-9]\d*\b")
 _BEGIN = re.compile(r"Load weight begin\. avail mem=([\d.]+) GB")
 _END = re.compile(r"Load weight end\..*?avail mem=([\d.]+) GB, mem usage=(-?[\d.]+) GB")
+_POOL_END = re.compile(r"Memory pool end\. avail mem=([\d.]+) GB")
 _POOL = re.compile(
     r"KV Cache is allocated\..*?#tokens: (\d+), (?:K size: ([\d.]+) GB, V size: ([\d.]+) GB|KV size: ([\d.]+) GB)"
 )
@@ -39,13 +40,14 @@ class Graph:
 
 @dataclass(slots=True)
 class MemoryLog:
-    """Bytes and counts of one start, of its first rank; None = not told. `loaded`, `free_after` and `pools` (tokens,
-    bytes) hold the target first, then the draft."""
+    """Bytes and counts of one start, of its first rank; None = not told. `loaded`, `free_after`, `pools` (tokens,
+    bytes) and `free_beside` (left beside the pools) hold the target first, then the draft."""
 
     free_before: float | None = None
     free_after: list[float] = field(default_factory=list)
     loaded: list[float] = field(default_factory=list)
     pools: list[tuple[int, float]] = field(default_factory=list)
+    free_beside: list[float] = field(default_factory=list)
     tokens: int | None = None
     running: int | None = None
     slots: int | None = None
@@ -90,6 +92,8 @@ def _loading(log: MemoryLog, row: str) -> None:
 
 
 def _sizes(log: MemoryLog, row: str) -> None:
+    if (m := _POOL_END.search(row)) and (left := gib(m[1])) is not None:
+        log.free_beside.append(left)
     if m := _POOL.search(row):
         log.pools.append((int(m[1]), GIB * sum(float(g) for g in m.groups()[1:] if g)))
     if m := _TOKENS.search(row):

@@ -64,7 +64,7 @@ def effective(evidence: Evidence) -> Effective:
     graphs = _graphs(told, seen, samples)
     weights = sum(seen.weights_gib)
     return Effective(
-        depth=_depth(told, samples, speculating),
+        depth=_depth(told, seen, samples, speculating),
         speculating=speculating,
         topk=told.whole("speculative_eagle_topk") if speculating and method in _STEPS else None,
         draft_tokens=_draft_tokens(told, seen, samples) if speculating else None,
@@ -89,14 +89,20 @@ def _speculating(told: Told, seen: log.Log, samples: prometheus.Samples) -> bool
         return told.text("speculative_algorithm") is not None and not seen.decodes
     if samples.most("sglang:spec_num_draft_tokens"):
         return True
-    return True if any(c.what == "target verify" for c in seen.captures) else None
+    if seen.steps is not None or any(c.what == "target verify" for c in seen.captures):
+        return True
+    return None
 
 
-def _depth(told: Told, samples: prometheus.Samples, speculating: bool | None) -> int | None:
+def _adaptive(told: Told, seen: log.Log) -> bool:
+    return told.true("speculative_adaptive") or seen.steps is not None
+
+
+def _depth(told: Told, seen: log.Log, samples: prometheus.Samples, speculating: bool | None) -> int | None:
     """0 without speculation; None while `--speculative-adaptive` moves it. The gauges follow the last decode line."""
     if speculating is not True:
         return 0 if speculating is False else None
-    if told.true("speculative_adaptive"):
+    if _adaptive(told, seen):
         return None
     method = (told.text("speculative_algorithm") or "").upper()
     if method in _STEPS:
@@ -110,7 +116,7 @@ def _depth(told: Told, samples: prometheus.Samples, speculating: bool | None) ->
 def _draft_tokens(told: Told, seen: log.Log, samples: prometheus.Samples) -> int | None:
     captured = next((c.width for c in seen.captures if c.what == "target verify"), None)
     asked = told.whole("speculative_num_draft_tokens")
-    if told.true("speculative_adaptive"):
+    if _adaptive(told, seen):
         return None
     return asked or captured or _gauge(samples, "sglang:spec_num_draft_tokens")
 

@@ -192,10 +192,17 @@ AFTERMATH = (
         "read the lines before it in the log",
     ),
     sign(
-        r"Received sigquit from a child process|SIGQUIT received\.|Start request repeated too quickly",
+        r"Received sigquit from a child process|SIGQUIT received\.",
         Failure.CRASHED,
         "one of its processes ended",
-        "read the lines before it in the log; after too many starts, `systemctl reset-failed` the unit first",
+        "read the lines before it in the log",
+    ),
+    sign(
+        r"Start request repeated too quickly",
+        Failure.RESTARTED,
+        "systemd does not start it any more: it had been started too often, before this setting came",
+        "`systemctl reset-failed` the unit before the next start, and read why the earlier ones ended",
+        "says nothing of the setting",
     ),
     sign(
         r"Main process exited, code=killed, status=9/KILL",
@@ -207,7 +214,8 @@ AFTERMATH = (
         r"Main process exited, code=(?P<how>exited|killed|dumped), status=(?P<status>\d+\S*)",
         Failure.CRASHED,
         "it ended by itself ({how}, {status})",
-        "read the lines before it in the log",
+        "read the lines before it in the log; when systemd then says `repeated too quickly`, `systemctl reset-failed` "
+        "the unit before the next start",
     ),
     sign(
         r"NVRM: Xid \([^)]*\): (?P<xid>\d+)",

@@ -7,12 +7,13 @@ codes.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
-from leadline.dialect.signs import by_supervisor, last_line, masked_line, telling
+from leadline.dialect.signs import Sign, by_supervisor, last_line, masked_line, telling
 from leadline.engines.trtllm.shortage import shortage
-from leadline.engines.trtllm.signs import ENDING, LIVING
+from leadline.engines.trtllm.signs import ENDING, LIVING, UNIT
 from leadline.evidence import Diagnosis, Evidence, ExitFacts, Failure, Reply
 
 _UP = re.compile(r"Application startup complete|Uvicorn running on ")
@@ -36,8 +37,9 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
             "a larger model and more cache in host memory need at least as much",
             "give the service more host memory, or keep less cache there (kv_cache_config.host_cache_size)",
         )
-        return known or _fatal(evidence.log) or _by_exit(exit, evidence.log)
-    return _dead(evidence) or _fatal(evidence.log) or _alive(evidence.log) or _by_replies(evidence)
+        return known or _fatal(evidence.log) or _first(evidence.log, UNIT) or _by_exit(exit, evidence.log)
+    said = _dead(evidence) or _fatal(evidence.log) or _first(evidence.log, (*LIVING, *UNIT))
+    return said or _by_replies(evidence)
 
 
 def _fatal(log: str) -> Diagnosis | None:
@@ -114,8 +116,8 @@ def _unavailable(health: Reply) -> bool:
     return health.status == 503 and _UNAVAILABLE in health.body
 
 
-def _alive(log: str) -> Diagnosis | None:
-    return next((said for line in log.splitlines() if (said := telling(line, LIVING, started=True))), None)
+def _first(log: str, signs: Sequence[Sign]) -> Diagnosis | None:
+    return next((said for line in log.splitlines() if (said := telling(line, signs, started=True))), None)
 
 
 def _by_exit(exit: ExitFacts, log: str) -> Diagnosis:

@@ -38,6 +38,7 @@ class TensorRTLLM:
     name = "trtllm"
     programs: tuple[str, ...] = ("trtllm-serve",)
     default_port = dialect.DEFAULT_PORT
+    drafts_alone = "NGram"
 
     def at(self, version: str | None) -> TensorRTLLM:
         return replace(self, version=version)

@@ -33,6 +33,12 @@ _PEAK = re.compile(
     r"available KV cache memory when calculating max tokens: [\d.]+ GiB, fraction is set (0?\.\d+|1\.0*)"
 )
 _ALLOCATED = re.compile(r"\[MemUsageChange\] Allocated [\d.]+ GiB for max tokens in paged KV cache \((\d{1,12})\)")
+_ITERATION = re.compile(
+    r"iter = \d{1,15}, .*num_scheduled_requests: (?P<requests>\d{1,9}), states = \{.*'num_ctx_requests': 0, .*"
+    r"'num_generation_tokens': (?P<tokens>\d{1,12})"
+)
+"""With `print_iter_log: true` (`py_executor.py`). Tokens = requests that decode, and their drafts
+(`model_engine.py`, `_prepare_tp_inputs`)."""
 _GRAPHS = re.compile(r"CUDA graph warmup for batch size=(\d{1,6})")
 _WEIGHTS = re.compile(
     r"Memory used after loading model weights \(inside torch\) in memory usage profiling: (\d+\.\d+) GiB"
@@ -90,7 +96,17 @@ def _depth(seen: Samples, log: str) -> tuple[int | None, bool | None]:
     if drafted:  # an older release, which does not show its configuration
         positions = [int(p) for p in seen.by_label(DRAFTED, "token_position") if re.fullmatch(r"\d{1,4}", p)]
         return max(positions) + 1 if positions else None, True
-    return (0, False) if seen.has(MODEL_INFO) else (None, None)
+    return (0, False) if seen.has(MODEL_INFO) else _iterated(log)
+
+
+def _iterated(log: str) -> tuple[int | None, bool | None]:
+    """By the fullest iteration that read no prompt: each request has one token and its drafts in it. One without drafts
+    says nothing: a request's first step may have none."""
+    found = [(int(requests), int(tokens)) for requests, tokens in _ITERATION.findall(log)]
+    depth = max(
+        (tokens // requests - 1 for requests, tokens in found if requests and tokens % requests == 0), default=0
+    )
+    return (depth, True) if depth > 0 else (None, None)
 
 
 def _kv_tokens(seen: Samples, log: str) -> int | None:

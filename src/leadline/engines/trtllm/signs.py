@@ -112,6 +112,24 @@ START = (
     ),
 )
 
+UNIT = (
+    sign(
+        r"Main process exited, code=(?P<how>exited|dumped), status=(?P<status>\d+\S*)",
+        Failure.CRASHED,
+        "it ended by itself ({how}, {status})",
+        "read the lines before it in the log; when systemd then says `repeated too quickly`, `systemctl reset-failed` "
+        "the unit before the next start",
+    ),
+    sign(
+        r"Start request repeated too quickly",
+        Failure.RESTARTED,
+        "systemd does not start it any more: it had been started too often, before this setting came",
+        "`systemctl reset-failed` the unit before the next start, and read why the earlier ones ended",
+        "says nothing of the setting",
+    ),
+)
+"""What systemd says of the unit, when nothing of the server's own tells."""
+
 MEMORY = (
     sign(
         r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ [KMGT]iB)"

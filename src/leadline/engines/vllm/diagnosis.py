@@ -25,7 +25,11 @@ _SERVING = re.compile(r"Application startup complete\.")
 _PHASES = (
     (re.compile(r"Available KV cache memory: "), Failure.DEVICE_OOM_KV, "when allocating the KV cache"),
     (re.compile(r"Capturing [\w -]*CUDA graphs"), Failure.DEVICE_OOM_GRAPH, "when capturing graphs"),
-    (re.compile(r"Graph capturing finished"), Failure.DEVICE_OOM_START, "when warming up"),
+    (
+        re.compile(r"Graph capturing finished|init engine \(profile, create kv cache, warmup model\) took"),
+        Failure.DEVICE_OOM_START,
+        "when warming up",
+    ),
 )
 """What goes on from such a line on, and the class of a lack of memory in it."""
 _WARM_UP = re.compile(r"CUDA out of memory occurred when warming up")
@@ -49,7 +53,7 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
     if exit is not None and (said := by_supervisor(exit, signs.MORE_MEMORY, _LESS_HOST_MEMORY)):
         return said
     said = _first(evidence.log, signs.SUPERVISOR) or _root_cause(evidence) or _refused(evidence.log)
-    said = said or _first(evidence.log, signs.DEAD)
+    said = said or _first(evidence.log, signs.DEAD) or _first(evidence.log, signs.STOPPED)
     if exit is not None:
         return (
             _with_exit(said, exit) if said else _first(evidence.log, signs.START_LIMIT) or _by_exit(exit, evidence.log)

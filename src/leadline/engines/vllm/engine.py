@@ -20,7 +20,7 @@ _PROGRAMS: tuple[str, ...] = ("vllm",)
 class VLLM:
     """`vllm serve`, and `python -m vllm.entrypoints.openai.api_server`.
 
-    Options were read in the releases named in `versions`; none of them was run. `version` None = not known: the words
+    Options were read in the releases named in `versions`; of these 0.22.1 was run. `version` None = not known: the words
     of the newest release are used, and nothing is refused for a release's sake.
     """
 
@@ -29,6 +29,7 @@ class VLLM:
     name = "vllm"
     programs = _PROGRAMS
     default_port = dialect.DEFAULT_PORT
+    drafts_alone = "ngram"
 
     def at(self, version: str | None) -> VLLM:
         return VLLM(version)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from leadline.dialect.opaque import known
+from leadline.engines.vllm import jsontext
 from leadline.engines.vllm.reading import Options, word
 from leadline.errors import InputError
 
@@ -131,14 +132,10 @@ def _rewritten(options: Options, head: str, change: Any) -> Options:
     if options.line.last(head) is None and key is not None and isinstance(options.values[key], Mapping):
         return replace(options, values={**options.values, key: change(dict(options.values[key]))})
     text = options.text(head)
-    old = {} if text in (None, "", "None") else json.loads(str(text))
-    return options.set(head, _dumped(change(old or {}), str(text or "")))
-
-
-def _dumped(value: Mapping[str, Any], like: str) -> str:
-    """As tight or as wide as the text was."""
-    tight = bool(like) and not re.search(r"[:,]\s", like)
-    return json.dumps(value, separators=(",", ":") if tight else (", ", ": "), ensure_ascii=like.isascii())
+    if text is None or text in ("", "None"):
+        text = ""
+    old = (json.loads(text) if text else None) or {}
+    return options.set(head, jsontext.changed(text if old else "", change(old)))
 
 
 def _plain(key: str) -> str:

@@ -43,7 +43,7 @@ def effective(evidence: Evidence) -> Effective:
     samples = parse(evidence.body("metrics"))
     line = loglines.engine_line(evidence.log)
     asked = _asked(evidence.argv)
-    depth = _depth(info, samples, line)
+    depth = _depth(info, samples, line, evidence.log)
     tokens = _graph_tokens(info, line)
     return Effective(
         depth=depth,
@@ -83,7 +83,7 @@ def _model(evidence: Evidence) -> Mapping[str, Any]:
     return object_of(data[0]) if data else {}
 
 
-def _depth(info: Mapping[str, Any], samples: Samples, line: EngineLine) -> int | None:
+def _depth(info: Mapping[str, Any], samples: Samples, line: EngineLine, log: str) -> int | None:
     if "speculative_config" in info:
         config = info["speculative_config"]
         told = 0 if config is None else whole_of(object_of(config).get("num_speculative_tokens"))
@@ -94,6 +94,9 @@ def _depth(info: Mapping[str, Any], samples: Samples, line: EngineLine) -> int |
         return len(counted.positions)
     if line.depth is not None:
         return line.depth
+    reported = [len(one.position_rates) for row in log.splitlines() if (one := loglines.drafting(row)) is not None]
+    if any(reported):
+        return max(reported)
     return 0 if counted is not None and counted.generated and counted.drafts is None else None
 
 

@@ -42,10 +42,24 @@ SUPERVISOR = (
 
 START_LIMIT = (
     sign(
-        r"Scheduled restart job, restart counter is at (?P<n>\d+)|Start request repeated too quickly",
+        r"Scheduled restart job, restart counter is at (?P<n>\d+)",
         Failure.RESTARTED,
         "its supervisor started it again by itself",
         "look at the lines before; a restart in the middle of a measurement makes it void",
+    ),
+    sign(
+        r"Start request repeated too quickly",
+        Failure.RESTARTED,
+        "systemd does not start it any more: it had been started too often, before this setting came",
+        "`systemctl reset-failed` the unit before the next start, and read why the earlier ones ended",
+        "says nothing of the setting",
+    ),
+    sign(
+        r"\S+\.service: Main process exited, code=(?P<how>exited|dumped), status=(?P<status>\d+\S*)",
+        Failure.CRASHED,
+        "it ended by itself ({how}, {status})",
+        "read the lines before it in the log; when systemd then says `repeated too quickly`, `systemctl reset-failed` "
+        "the unit before the next start",
     ),
     sign(
         r"\S+\.service: Main process exited, code=killed, status=9/KILL",
@@ -305,5 +319,17 @@ DEAD = (
     ),
 )
 """What says that it ended, and not why: it counts when nothing else tells."""
+
+STOPPED = (
+    sign(
+        r"Shutting down FastAPI HTTP server\.|Shutdown initiated \(timeout=\d+\)",
+        Failure.KILLED,
+        "somebody told it to stop, and it ended in order",
+        "look for a supervisor, a time limit or a person that stopped it",
+        "says nothing of the setting",
+    ),
+)
+"""Written on SIGTERM or SIGINT only (`entrypoints/launcher.py`, `v1/engine/core.py`); a dead engine, which ends the
+server as well, has said so before."""
 
 TELLING = (*MEMORY, *CONFIGURATION, *MODELS, *SURROUNDINGS, *DYING)
