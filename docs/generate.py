@@ -281,7 +281,7 @@ def knobs() -> str:
     for name in found("engines"):
         rows = [
             (code(k.name), code(k.flag), k.unit, "yes" if k.changes_output else "no", k.doc)
-            for k in plugin("engines", name, "engine").knobs(None)
+            for k in plugin("engines", name, "engine").knobs()
         ]
         parts.append(f"## {name}\n\n" + table(("knob", "flag", "unit", "may change the output", "what it is"), rows))
     return "\n".join(parts)

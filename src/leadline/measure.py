@@ -21,7 +21,7 @@ from leadline.deploy import POLL_S, Deployer, Running
 from leadline.errors import InputError, LeadlineError
 from leadline.evidence import Acceptance, Diagnosis, Effective, Evidence, Failure
 from leadline.goal import Cell
-from leadline.ports import Loader, LoadPlan, PlannedRequest, Workload
+from leadline.ports import Engine, Loader, LoadPlan, PlannedRequest, Workload
 from leadline.space import Setting
 from leadline.trial import Finding, LoadReport, Measurement, Origin
 from leadline.verdict import differences
@@ -159,9 +159,10 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
         foreign = engine.foreign_tokens(before, after, report.records)
         if foreign and not self.keep_foreign:
             raise Spoiled(_foreign(foreign))
-        wrong, findings = differences(job.asked, engine.effective(after))
+        wrong, findings = differences(job.asked, engine.effective(after), job.cell.concurrency)
         if wrong is not None:
             raise Spoiled(wrong)
+        findings += starved(engine, before, after)
         if foreign:
             findings += (Finding(code="foreign_requests", message=_foreign(foreign).reason, size=f"{foreign} tokens"),)
         return findings
@@ -214,6 +215,15 @@ class Measurer(msgspec.Struct, frozen=True, kw_only=True):
             "machine": machine,
             "workload": self.workloads[cell.workload].digest,
         }
+
+
+def starved(engine: Engine, before: Evidence, after: Evidence) -> tuple[Finding, ...]:
+    """Whether the server said, between two looks at it, that it ran out of room for tokens and went on."""
+    since = msgspec.structs.replace(after, log=after.log[len(before.log) :], exit=None)
+    said = engine.diagnose(since)
+    if said.failure is not Failure.KV_STARVED:
+        return ()
+    return (Finding(code="kv_starved", message=f"{said.reason}.", evidence=said.line, remedy=said.remedy),)
 
 
 def cut(

@@ -27,13 +27,16 @@ NOT_ITS_FAULT = frozenset(
 """Not of the setting: somebody must look."""
 
 
-def differences(asked: Setting, found: Effective) -> tuple[Diagnosis | None, tuple[Finding, ...]]:
-    """A reason to call the trial INFEASIBLE, and findings.
+def differences(
+    asked: Setting, found: Effective, concurrency: int | None = None
+) -> tuple[Diagnosis | None, tuple[Finding, ...]]:
+    """A reason to call the trial INFEASIBLE, and findings. `concurrency` = the users of one measurement, if it is one.
 
     Another depth or draft tree is never this setting. A smaller max_running is a result of memory, and is reported
     beside the number; so are decode steps without graphs, and MoE kernels without a tuned configuration.
     """
-    return _wrong(asked, found), tuple(f for f in (_cap(asked, found), _graphs(found), _moe(found)) if f is not None)
+    seen = (_cap(asked, found), _graphs(found), _outside_graphs(found, concurrency), _moe(found))
+    return _wrong(asked, found), tuple(f for f in seen if f is not None)
 
 
 def _wrong(asked: Setting, found: Effective) -> Diagnosis | None:
@@ -86,6 +89,22 @@ def _graphs(found: Effective) -> Finding | None:
         message="decode steps ran without captured graphs.",
         size="often a factor of 2 at low concurrency",
         remedy="Look for a flag that disables them, and for batches above graph_max_batch.",
+    )
+
+
+def _outside_graphs(found: Effective, concurrency: int | None) -> Finding | None:
+    """Decode falls off a cliff when the batch outgrows the captured graphs (vLLM issue 49390: 7559 -> 1127 tok/s)."""
+    largest, users = found.graph_max_batch, concurrency
+    if found.graphs is False or largest is None or users is None:
+        return None
+    batch = min(users, found.max_running or users)
+    if batch <= largest:
+        return None
+    return Finding(
+        code="outside_graphs",
+        message=f"{batch} requests are decoded at once, and graphs are captured for up to {largest}.",
+        size=f"{batch - largest:+d} requests beyond the largest graph",
+        remedy="Raise graph_max_batch, or do not read this point as an effect of the depth.",
     )
 
 

@@ -132,8 +132,8 @@ def answer(i: int, start_s: float, ttft_s: float, pieces: int = 20, gap_s: float
     return record(
         i,
         **{
-            "start_ns": round(start_s * NS), "end_ns": chunk_ns[-1], "chunk_ns": chunk_ns, "chunk_tokens": (1.0,) * pieces,
-            "output_tokens": pieces, **more,
+            "start_ns": round(start_s * NS), "end_ns": chunk_ns[-1], "chunk_ns": chunk_ns, "output_tokens": pieces,
+            "chunk_tokens": (1.0,) * pieces, **more,
         },
     )  # fmt: skip
 

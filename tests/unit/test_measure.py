@@ -12,11 +12,12 @@ from support_sim import BASE, PORT
 
 from leadline.build import plugin
 from leadline.deploy import Deployer, Rules, Running
+from leadline.engines.sglang import engine as sglang
 from leadline.errors import InputError
-from leadline.evidence import Acceptance, Failure, ProcessFacts
+from leadline.evidence import Acceptance, Evidence, Failure, ProcessFacts
 from leadline.goal import Cell
 from leadline.load.records import read_records, write_records
-from leadline.measure import Endpoint, Job, LoadRules, Measurer, Spoiled, cut, values_of
+from leadline.measure import Endpoint, Job, LoadRules, Measurer, Spoiled, cut, starved, values_of
 from leadline.ports import LoadPlan
 from leadline.space import Setting
 from leadline.targets.command import CommandTarget
@@ -222,3 +223,20 @@ def test_failed_requests_are_counted_and_do_not_spoil_what_the_others_tell(tmp_p
     assert (found.requests, found.errors) == (12, 3)
     assert found.values["error_frac"] == 0.25
     assert any(f.code == "errors" for f in found.findings)
+
+
+RETRACT = (
+    "[2026-11-30 12:00:00 TP0] KV cache pool is full. Retract requests. #retracted_reqs: 3, #new_tokens_gained: 900, "
+    "#new_token_ratio: 0.5000 -> 0.7000\n"
+)
+
+
+def test_a_server_that_ran_out_of_room_for_tokens_in_the_window_is_a_finding() -> None:
+    up = "[2026-11-30 11:59:00] The server is fired up and ready to roll!\n"
+    before = Evidence(log=up)
+    found = starved(sglang, before, Evidence(log=up + RETRACT))
+    assert [f.code for f in found] == ["kv_starved"]
+    assert "Retract requests" in found[0].evidence
+    assert found[0].remedy
+    earlier = Evidence(log=up + RETRACT)  # of the cell before: no finding of this one
+    assert starved(sglang, earlier, earlier) == ()

@@ -17,7 +17,18 @@ import pytest
 
 from leadline.build import names, plugin
 from leadline.config import parse_campaign
-from leadline.evidence import Device, Effective, Evidence, Failure, Footprint, Ground, Model, Seen, Verdict
+from leadline.evidence import (
+    Device,
+    Effective,
+    Evidence,
+    ExitFacts,
+    Failure,
+    Footprint,
+    Ground,
+    Model,
+    Seen,
+    Verdict,
+)
 from leadline.journal.events import DeployStarted, Returned, SessionClosed
 from leadline.journal.file import Replay, replay
 from leadline.journal.ledger import Ledger
@@ -131,7 +142,7 @@ def test_measured_counts(name):
             assert (m.origin, m.errors, m.output_tokens) == ("measured", 0, 128 * m.requests)
             if a := m.acceptance:
                 counts.setdefault(depth, {})[str(m.cell)] = [a.rounds, a.drafted, a.accepted]
-                assert (a.drafting_rounds, a.drafted) == (a.rounds, a.rounds * done.setting.depth)
+                assert (a.drafting_rounds, a.drafted) == ((a.rounds, a.rounds * int(depth)) if int(depth) else (0, 0))
                 assert sum(a.per_position) == (a.accepted if name == VLLM else 0)
     assert rates == told["output_tok_s"]
     assert {d: c for d, c in counts.items() if d != "0"} == told["acceptance"]
@@ -211,7 +222,7 @@ def test_the_same_launch_is_rendered_today(name, number):
     assert [_word(w) for w in rendered.argv] == [_word(w) for w in ran.argv]
     assert rendered.env == ran.env
     parsed = engine(name).parse(ran)
-    assert {k: parsed.get(k) for k in ("depth", "memory_fraction")} == dict(trial(name, number).setting.items())
+    assert {k: parsed.get(k) for k in ("depth", "memory_fraction")} == dict(trial(name, number).setting.values)
 
 
 def _word(word: str) -> object:
@@ -258,6 +269,30 @@ def test_a_server_that_was_told_to_stop_did_not_fail(name):
         found = engine(name).diagnose(Evidence(log=log_of(name, done.id)))
         assert (found.failure, found.implies) == (Failure.KILLED, "says nothing of the setting")
         assert EXPECTED[name]["stopped_by"] in found.line
+
+
+@pytest.mark.parametrize(
+    ("exit", "failure"),
+    [
+        (ExitFacts(code=0), Failure.KILLED),
+        (ExitFacts(signal=15), Failure.KILLED),
+        (ExitFacts(code=0, asked=True), Failure.STOPPED_BY_US),
+        (ExitFacts(code=1), Failure.CRASHED),
+    ],
+)
+def test_the_exit_of_a_vllm_that_was_told_to_stop(exit, failure):
+    assert engine(VLLM).diagnose(Evidence(log=log_of(VLLM, 1), exit=exit)).failure is failure
+
+
+def test_a_vllm_whose_engine_died_was_not_told_to_stop():
+    """The failed start ends in order too; so may a server whose engine is dead."""
+    tail = "\n".join(log_of(VLLM, 1).splitlines()[-6:])
+    assert "Shutting down" in tail
+    failed = engine(VLLM).diagnose(Evidence(log=log_of(VLLM, 2) + tail, exit=ExitFacts(code=0)))
+    assert failed.failure is Failure.NO_KV_ROOM
+    serving = log_of(VLLM, 1).split("Shutdown initiated")[0].rpartition("\n")[0]
+    dead = f"{serving}\nvllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n{tail}"
+    assert engine(VLLM).diagnose(Evidence(log=dead)).failure is Failure.ENGINE_DEAD
 
 
 # --- memory
@@ -369,10 +404,9 @@ def test_the_report_can_be_read_in_every_format(name):
     report = report_of(name)
     pages = {"text": text.render(report), "markdown": markdown.render(report), "html": html.render(report)}
     for form, page in pages.items():
-        for rates in EXPECTED[name]["output_tok_s"].values():
-            for rate in rates:
-                shown = f"{rate:.1f}" if rate < 1000 else f"{rate:.0f}"
-                assert shown in page, f"{shown} tok/s is not in the {form} report"
+        for rate in (m.values["output_tok_s"] for t in history(name).complete() for m in t.measurements):
+            shown = f"{rate:.1f}" if rate < 1000 else f"{rate:.0f}"
+            assert shown in page, f"{shown} tok/s is not in the {form} report"
         for cells in EXPECTED[name]["acceptance"].values():
             assert all(f"{accepted:,}" in page for *_, accepted in cells.values())
         assert "does not run" in page

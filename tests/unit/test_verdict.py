@@ -46,6 +46,20 @@ def test_a_cap_that_memory_cuts_is_a_finding() -> None:
     assert "asked for max_running 64, the server runs 48" in findings[0].message
 
 
+@pytest.mark.parametrize(
+    ("runs", "users", "codes"),
+    [
+        (Effective(graphs=True, graph_max_batch=256), 264, ["outside_graphs"]),
+        (Effective(graphs=True, graph_max_batch=256), 256, []),
+        (Effective(graph_max_batch=256, max_running=128), 264, []),  # never more than 128 at once
+        (Effective(graphs=False, graph_max_batch=256), 264, ["no_graphs"]),
+        (Effective(graphs=True), 264, []),
+    ],
+)
+def test_a_batch_beyond_the_captured_graphs_is_a_finding(runs: Effective, users: int, codes: list[str]) -> None:
+    assert [f.code for f in differences(Setting.of(depth=1), runs, users)[1]] == codes
+
+
 def test_decode_without_graphs_and_untuned_experts_are_findings() -> None:
     _, findings = differences(ASKED, Effective(graphs=False, moe_tuned=False))
     assert [f.code for f in findings] == ["no_graphs", "moe_default_config"]

@@ -70,7 +70,7 @@ def alive(*lines: str, **replies: int) -> Diagnosis:
         ("os.exit", Failure.KILLED, "signal 9", ()),
         ("os.kernel", Failure.HOST_OOM, "host memory", ()),
         ("os.kernel2", Failure.HOST_OOM, "host memory", ()),
-        ("os.xid", Failure.DEVICE_LOST, "error 79", ()),
+        ("os.xid", Failure.DEVICE_LOST, "Xid 79", ()),
     ],
 )
 def test_tells_by_its_line(name: str, failure: Failure, says: str, fails_too: tuple[str, ...]) -> None:

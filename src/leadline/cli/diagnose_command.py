@@ -31,15 +31,17 @@ def command(log: str, engine: str, code: int | None, result: str | None, as_json
     """
     from leadline.build import plugin
     from leadline.errors import InputError
-    from leadline.evidence import Evidence
+    from leadline.evidence import Evidence, Failure
     from leadline.ports import Engine
+    from leadline.report.words import clean
 
     try:
         data = sys.stdin.buffer.read() if log == "-" else Path(log).read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {log}: {error.strerror}") from error
     dialect: Engine = plugin("engines", engine, "engine")
-    found = dialect.diagnose(Evidence(log=data.decode(errors="replace"), exit=_facts(code, result)))
+    seen = _facts(code, result)
+    found = dialect.diagnose(Evidence(log=data.decode(errors="replace"), exit=seen))
     if as_json:
         emit(found)
         return
@@ -52,7 +54,9 @@ def command(log: str, engine: str, code: int | None, result: str | None, as_json
         ("fails too", " ".join(found.fails_too)),
     ):
         if text:
-            click.echo(f"{label:<10} {text}")
+            click.echo(f"{label:<10} {clean(text)}")
+    if seen is None and found.failure is Failure.UNKNOWN:
+        click.echo("if it has ended, say how: --exit CODE, and --result as systemd shows it", err=True)
 
 
 def _facts(code: int | None, result: str | None) -> ExitFacts | None:

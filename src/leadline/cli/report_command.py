@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from leadline.cli.common import campaign_argument, emit, json_option
 if TYPE_CHECKING:
     from leadline.build import Wired
     from leadline.report.model import Report
+    from leadline.trial import History
 
 FORMATS = {"text": "text", "md": "markdown", "html": "html", "json": "data", "csv": "data"}
 
@@ -75,6 +77,13 @@ def _write(path: Path, text: str) -> None:
         raise InputError(f"cannot write {path}: {error.strerror}; name another place with --output") from error
 
 
+def _measured_on(history: History) -> dict[str, str]:
+    """The machine of the measurements, which need not be the one that prints the report; empty when there is none."""
+    text = next((m.identity.get("machine", "") for t in history.trials for m in t.measurements), "")
+    pairs = (pair.partition(" ") for pair in re.split(r", (?=[a-z_]+ )", text) if pair)
+    return {name: value for name, _, value in pairs}
+
+
 def _report(wired: Wired) -> Report:
     from leadline import __version__
     from leadline.cli.status_command import look
@@ -98,7 +107,7 @@ def _report(wired: Wired) -> Report:
         model=(effective.model if effective else None) or "",
         target=ledger.started.target,
         server=ServerKind.LAB if lab else ServerKind.REAL,
-        machine=wired.host.identity(),
+        machine=_measured_on(history) or wired.host.identity(),
         workloads={n: f"{w.origin}, {w.available} sessions, {w.digest}" for n, w in wired.workloads.items()},
         tool_version=__version__,
         started=ledger.started.at,

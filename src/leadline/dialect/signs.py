@@ -54,6 +54,17 @@ def sign(
     return Sign(re.compile(pattern), failure, reason, remedy, implies, fails_too, early)
 
 
+DEVICE_LOST = sign(
+    r"NVRM: Xid \([^)]*\): (?P<xid>48|61|62|63|64|74|79|92|94|95|109|119|120|136|140|143|154)\b"
+    r"|(?P<other>GPU has fallen off the bus)",
+    Failure.DEVICE_LOST,
+    "the driver lost the GPU or found it broken (Xid {xid})",
+    "stop here: look at dmesg and nvidia-smi; the GPU, or the machine, must be reset before anything is measured",
+    "says nothing of any setting",
+)
+"""Xid numbers that NVIDIA's catalogue attributes to hardware or driver, not to the program (13, 31, 43, 45, 69)."""
+
+
 def telling(line: str, signs: Sequence[Sign], *, started: bool) -> Diagnosis | None:
     """What a line says, by the first sign that it shows."""
     line = line[:LOOKED_AT]

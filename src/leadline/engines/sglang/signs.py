@@ -6,7 +6,7 @@ and of systemd and the kernel where a journal holds them.
 
 from __future__ import annotations
 
-from leadline.dialect.signs import Sign, sign
+from leadline.dialect.signs import DEVICE_LOST, Sign, sign
 from leadline.evidence import Failure
 
 MORE_HOST_MEMORY = "settings that load more (a draft model, a larger context) need at least as much host memory"
@@ -22,17 +22,9 @@ SUPERVISOR = (
         HOST_REMEDY,
         MORE_HOST_MEMORY,
     ),
-    sign(
-        r"NVRM: Xid \([^)]*\): (?P<xid>48|61|62|63|64|74|79|92|94|95|109|119|120|136|140|143|154)\b"
-        r"|(?P<other>GPU has fallen off the bus)",
-        Failure.DEVICE_LOST,
-        "the driver lost the GPU or found it broken (Xid {xid})",
-        "stop here: look at dmesg and nvidia-smi; the GPU, or the machine, must be reset before anything is measured",
-        "says nothing of any setting",
-    ),
+    DEVICE_LOST,
 )
-"""What the kernel or systemd say, wherever in the log: these count before the server's own lines. Xid numbers: those
-that NVIDIA's catalogue attributes to the hardware or the driver, not to the program (13, 31, 43, 45, 69)."""
+"""What the kernel or systemd say, wherever in the log: these count before the server's own lines."""
 
 ENDING = (
     sign(

@@ -13,7 +13,7 @@ import msgspec
 
 from leadline.dialect.signs import Sign, by_supervisor, last_line, masked_line, telling
 from leadline.engines.trtllm.shortage import shortage
-from leadline.engines.trtllm.signs import ENDING, LIVING, UNIT
+from leadline.engines.trtllm.signs import ENDING, LIVING, MACHINE, UNIT
 from leadline.evidence import Diagnosis, Evidence, ExitFacts, Failure, Reply
 
 _UP = re.compile(r"Application startup complete|Uvicorn running on ")
@@ -43,7 +43,9 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
 
 
 def _fatal(log: str) -> Diagnosis | None:
-    """By the first telling line, and by how far the start had come when it was written."""
+    """By the kernel, else by the first telling line, and by how far the start had come when it was written."""
+    if killed := _first(log, MACHINE):
+        return killed
     lines = log.splitlines()
     up = False
     early = Failure.DEVICE_OOM_START

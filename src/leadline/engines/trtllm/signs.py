@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leadline.dialect.signs import sign
+from leadline.dialect.signs import DEVICE_LOST, sign
 from leadline.engines.trtllm.probes import GATE
 from leadline.evidence import Failure
 
@@ -11,13 +11,7 @@ _MORE_MEMORY = "a higher memory fraction, more requests at once or a greater dep
 _MORE = ("memory_fraction+", "max_running+", "depth+")
 
 MACHINE = (
-    sign(
-        r"NVRM: Xid \([^)]*\): (?P<xid>\d+)",
-        Failure.DEVICE_LOST,
-        "the GPU reported a fault (Xid {xid})",
-        "stop, and look at the machine: a GPU that fell off the bus needs a reset",
-        "no setting is to blame",
-    ),
+    DEVICE_LOST,
     sign(
         r"(?:Out of memory|Memory cgroup out of memory): Killed process|oom-kill:constraint=CONSTRAINT_"
         r"|killed by the OOM killer|Failed with result 'oom-kill'",
@@ -25,6 +19,10 @@ MACHINE = (
         "the kernel killed a process of it for want of host memory",
         "give the service more host memory, or keep less cache there (kv_cache_config.host_cache_size)",
     ),
+)
+"""What the kernel and systemd say, wherever in the log: these count before the server's own lines."""
+
+KILLED = (
     sign(
         r"Main process exited, code=killed, status=9",
         Failure.KILLED,
@@ -201,7 +199,7 @@ CRASH = (
     ),
 )
 
-ENDING = (*MACHINE, *START, *MEMORY, *CRASH)
+ENDING = (*KILLED, *START, *MEMORY, *CRASH)
 """In the order of telling: of lines that match, the first in the log counts, and of patterns the first here."""
 
 LIVING = (

@@ -32,6 +32,8 @@ _PHASES = (
     ),
 )
 """What goes on from such a line on, and the class of a lack of memory in it."""
+_SIGINT, _SIGTERM = 2, 15
+_ORDERLY = {0, 128 + _SIGINT, 128 + _SIGTERM}
 _WARM_UP = re.compile(r"CUDA out of memory occurred when warming up")
 _LESS_HOST_MEMORY = "give it more memory, or take less of --cpu-offload-gb, --swap-space or the model"
 _GRAPHS = "lower --max-cudagraph-capture-size or --gpu-memory-utilization, or take less depth"
@@ -53,12 +55,20 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
     if exit is not None and (said := by_supervisor(exit, signs.MORE_MEMORY, _LESS_HOST_MEMORY)):
         return said
     said = _first(evidence.log, signs.SUPERVISOR) or _root_cause(evidence) or _refused(evidence.log)
-    said = said or _first(evidence.log, signs.DEAD) or _first(evidence.log, signs.STOPPED)
+    said = said or _first(evidence.log, signs.DEAD)
+    if said is not None:
+        return said if exit is None else _with_exit(said, exit)
+    last = _stopped(evidence) or _first(evidence.log, signs.START_LIMIT)
     if exit is not None:
-        return (
-            _with_exit(said, exit) if said else _first(evidence.log, signs.START_LIMIT) or _by_exit(exit, evidence.log)
-        )
-    return said or hang(evidence.log) or _first(evidence.log, signs.START_LIMIT) or _by_replies(evidence)
+        return last or _by_exit(exit, evidence.log)
+    return hang(evidence.log) or last or _by_replies(evidence)
+
+
+def _stopped(evidence: Evidence) -> Diagnosis | None:
+    """That it was told to stop, when it ended as one does that was."""
+    exit = evidence.exit
+    orderly = exit is None or exit.code in _ORDERLY or exit.signal in (_SIGINT, _SIGTERM)
+    return _first(evidence.log, signs.STOPPED) if orderly else None
 
 
 def hang(log: str) -> Diagnosis | None:

@@ -20,8 +20,8 @@ _PROGRAMS: tuple[str, ...] = ("vllm",)
 class VLLM:
     """`vllm serve`, and `python -m vllm.entrypoints.openai.api_server`.
 
-    Options were read in the releases named in `versions`; of these 0.22.1 was run. `version` None = not known: the words
-    of the newest release are used, and nothing is refused for a release's sake.
+    Options were read in the releases named in `versions`; of these 0.22.1 was run. `version` None = not known: the
+    words of the newest release are used, and nothing is refused for a release's sake.
     """
 
     version: str | None = None

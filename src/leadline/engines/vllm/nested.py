@@ -55,7 +55,7 @@ def put(options: Options, head: str, path: str, value: object) -> Options:
         name = f"{head}.{'.'.join(keys).replace('_', '-')}"
         text = value if isinstance(value, str) and _value(value) == value else json.dumps(value)
         pieces = options.drop(lambda other: other == f"{name}+")  # `--NAME.key+ value` appends to a list
-        return pieces.put(name, f"{head}.{'.'.join(keys)}", text)
+        return pieces.put(name, f"{_spelled(options, head)}.{'.'.join(keys)}", text)
     return _rewritten(options, head, lambda old: _with(head, old, keys, value))
 
 
@@ -97,6 +97,12 @@ def _one_by_one(options: Options, head: str) -> list[tuple[str, str]]:
                 raise InputError(f"{item.words[0]} is the last word of the command and has no value")
             pairs.append((item.spelling.partition(".")[2], known(item.value)))
     return pairs
+
+
+def _spelled(options: Options, head: str) -> str:
+    """The name under which the command gives keys already (`-sc.method`): vLLM drops those under another one."""
+    given = (i.spelling for i in options.line.items if i.name is not None and i.name.startswith(f"{head}."))
+    return next(given, head).partition(".")[0]
 
 
 def _gathered(options: Options, head: str, keys: list[tuple[str, str]]) -> dict[str, Any]:

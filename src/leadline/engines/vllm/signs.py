@@ -6,7 +6,7 @@ vllm/config/speculative.py), of PyTorch, of argparse, and of the kernel and syst
 
 from __future__ import annotations
 
-from leadline.dialect.signs import sign
+from leadline.dialect.signs import DEVICE_LOST, sign
 from leadline.evidence import Failure
 
 MORE_MEMORY = "deeper settings, more requests at once and a larger draft model need at least as much"
@@ -31,12 +31,7 @@ SUPERVISOR = (
         "give it more memory, or take less of --cpu-offload-gb, --swap-space or the model",
         MORE_MEMORY,
     ),
-    sign(
-        r"NVRM: Xid \((?P<device>[^)]*)\): (?P<xid>\d+)",
-        Failure.DEVICE_LOST,
-        "the driver reported error {xid} of the device {device}",
-        "stop and look at the device: more launches may fail for the same reason",
-    ),
+    DEVICE_LOST,
 )
 """Facts of the machine: they count before any line of vLLM's own."""
 
