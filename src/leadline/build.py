@@ -26,8 +26,8 @@ from leadline.deploy import Deployer, Rules
 from leadline.dialect.source import contained
 from leadline.errors import InputError
 from leadline.evidence import Ground, Seen
+from leadline.folder import Folder
 from leadline.goal import Problem
-from leadline.inbox import Inbox
 from leadline.interrupts import Interrupts
 from leadline.journal.file import Journal, replay
 from leadline.launch import LaunchSpec
@@ -39,64 +39,25 @@ from leadline.pose import pose
 from leadline.space import Setting
 
 DAY_MIN = 24 * 60
-CAMPAIGN_FILE = "campaign.toml"
 
 
-class Folder(msgspec.Struct, frozen=True):
-    """A campaign's folder and the names in it."""
-
-    path: Path
-
-    @classmethod
-    def of(cls, campaign: str) -> Folder:
-        """A folder that holds a campaign.toml, or that file itself. Raises InputError."""
-        path = Path(campaign)
-        folder = path.parent if path.name == CAMPAIGN_FILE else path
-        if not (folder / CAMPAIGN_FILE).is_file():
-            raise InputError(
-                f"no {CAMPAIGN_FILE} in {folder}: write one with `leadline init -- <your server's command line>`, or "
-                f"name the folder of a campaign."
-            )
-        return cls(folder.resolve())
-
-    @property
-    def config(self) -> Path:
-        return self.path / CAMPAIGN_FILE
-
-    @property
-    def journal(self) -> Path:
-        return self.path / "journal.jsonl"
-
-    @property
-    def records(self) -> Path:
-        return self.path / "records"
-
-    @property
-    def inbox(self) -> Inbox:
-        return Inbox(self.path / "queue")
-
-    def prepare(self) -> None:
-        """The folders that a launch writes into."""
-        for folder in (self.records, self.path / "logs"):
-            folder.mkdir(exist_ok=True)
-        (self.path / "launch").mkdir(mode=0o700, exist_ok=True)  # copies of files that may hold secrets
-
-    def log(self, trial: int, attempt: int) -> str:
-        return str(self.path / "logs" / f"trial-{trial:03d}-{attempt}.log")
-
-
-class Wired(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of one campaign that does not need its journal. `base` = today's launch; `trial_base` = the same on
-    the private port, when there is one."""
+class Reach(msgspec.Struct, frozen=True, kw_only=True):
+    """A campaign as far as it can be read without its server."""
 
     folder: Folder
     spec: CampaignSpec
-    engine: Engine
     target: Target
     host: Host
+    workloads: dict[str, Workload]
+
+
+class Wired(Reach, frozen=True, kw_only=True):
+    """Everything of one campaign that does not need its journal. `base` = today's launch; `trial_base` = the same on
+    the private port, when there is one."""
+
+    engine: Engine
     clock: Clock
     strategy: Strategy
-    workloads: dict[str, Workload]
     base: LaunchSpec
     trial_base: LaunchSpec
     problem: Problem
@@ -195,25 +156,35 @@ class Wired(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def wire(campaign: str) -> Wired:
-    """Read campaign.toml and build what it names. Reads files and secrets; starts and changes nothing."""
+def reach(campaign: str) -> Reach:
+    """What needs neither the server nor its files: a report, and taking a rollout back."""
     folder = Folder.of(campaign)
     spec = parse_campaign(_text_of(folder.config), str(folder.config), names())
-    host: Host = plugin("hosts", "local", "host")()
+    return Reach(
+        folder=folder,
+        spec=spec,
+        target=_target(spec, LaunchSpec(argv=spec.service.command, env=spec.service.env)),
+        host=plugin("hosts", "local", "host")(),
+        workloads={w.name: _workload(spec, w.name) for w in spec.workloads},
+    )
+
+
+def wire(campaign: str) -> Wired:
+    """Read campaign.toml and build what it names. Reads files and secrets, and asks the server's program for its
+    version; starts and changes nothing."""
+    reached = reach(campaign)
+    folder, spec, host, workloads = reached.folder, reached.spec, reached.host, reached.workloads
     engine, base = _engine(spec, host, folder)
     port = spec.traffic.private_port
     trial_base = base if port is None else engine.move(base, port)
     problem = pose(spec, engine, trial_base)
-    workloads = {w.name: _workload(spec, w.name) for w in spec.workloads}
     for cell in problem.cells():  # so are too few prompts
         cut(workloads[cell.workload], cell, problem.cells(), _load_rules(spec), problem.seed)
     return Wired(
         folder=folder,
         spec=spec,
         engine=engine,
-        target=plugin("targets", spec.service.target, "target")(
-            base, spec.beside(spec.service.launch_script), spec.safety.grace_s
-        ),
+        target=_target(spec, base),
         host=host,
         clock=SystemClock(),
         strategy=plugin("strategies", spec.budget.strategy, "strategy"),
@@ -223,6 +194,12 @@ def wire(campaign: str) -> Wired:
         problem=problem,
         url=_url(spec, engine, trial_base),
     )
+
+
+def _target(spec: CampaignSpec, base: LaunchSpec) -> Target:
+    make = plugin("targets", spec.service.target, "target")
+    target: Target = make(base, spec.beside(spec.service.launch_script), spec.safety.grace_s)
+    return target
 
 
 def _engine(spec: CampaignSpec, host: Host, folder: Folder) -> tuple[Engine, LaunchSpec]:
@@ -235,14 +212,20 @@ def _engine(spec: CampaignSpec, host: Host, folder: Folder) -> tuple[Engine, Lau
         cwd=spec.beside(service.cwd) if service.cwd else None,
         scratch=str(folder.path / "launch"),
     )
-    if service.target == "command" and contained(base):
-        raise InputError(
-            f"{spec.path}: service.command starts a container, which would go on without us when we are killed: the "
-            f"target command can hold processes only. Give the server's own command."
-        )
+    if service.target == "command":
+        refuse_container(base)
     version = service.engine_version or detect.version(engine, host, base) or _ran(folder)
     engine = engine.at(version)
     return engine, detect.with_files(engine, host, base)
+
+
+def refuse_container(launch: LaunchSpec) -> None:
+    """Raises InputError for a launch that the target command could start and not end."""
+    if contained(launch):
+        raise InputError(
+            "this command starts a container, which would go on without us when we are killed: the target command can "
+            "hold processes only. Give the server's own command."
+        )
 
 
 def _ran(folder: Folder) -> str | None:

@@ -17,7 +17,8 @@ from leadline.evidence import Device, Ground, Model, Seen
 from leadline.launch import LaunchFile, LaunchSpec
 from leadline.ports import Engine, Host
 
-_VERSION = re.compile(r"\bversion\W+(\S.*)", re.IGNORECASE)
+_SAID = re.compile(r"\bversion\W+(\S.*)", re.IGNORECASE)
+_VERSION = re.compile(r"v?\d+\.\d[\w.+!-]*")
 _GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _HUB = "~/.cache/huggingface/hub"
 _ASK_S = 30.0
@@ -35,8 +36,9 @@ def version(engine: Engine, host: Host, launch: LaunchSpec) -> str | None:
     if done.code != 0:
         return None
     lines = [line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
-    said = _VERSION.search("\n".join([*lines, done.stderr.decode(errors="replace")]))
-    return said[1].strip() if said else (lines[-1] if lines else None)
+    plain = next((line for line in reversed(lines) if _VERSION.fullmatch(line)), None)
+    said = _SAID.search("\n".join([*lines, done.stderr.decode(errors="replace")]))
+    return plain or (said[1].strip() if said else None)
 
 
 def with_files(engine: Engine, host: Host, launch: LaunchSpec) -> LaunchSpec:

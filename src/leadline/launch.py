@@ -11,15 +11,27 @@ _SECRET_NAME = re.compile(r"KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|TOKEN(?!S|IZ)
 _SECRET_FLAG = re.compile(
     r"--(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password))(?P<value>=.*)?", re.DOTALL
 )
-_TEXT = r"""(?:'[^']*'|"(?:[^"\\]|\\.)*"|\\.|[^\s'"\\;&|<>()])+"""
-_SET_IN_WORD = re.compile(rf"(?<![\w-])(?P<name>[A-Za-z_]\w*)=(?P<value>{_TEXT})", re.DOTALL)
-_FLAG_IN_WORD = re.compile(
-    r"(?P<flag>--(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password)))"
-    rf"(?P<gap>(?:=|(?:\s|\\\n)+))(?!-)(?P<value>{_TEXT})",
-    re.DOTALL,
+_NAMED = r"(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password))"
+_GAP = r"(?:[ \t]|\\\n)+"
+_TEXT = r"""(?!\\\n|<secret:)(?:\\"(?:(?!\\").)*\\"|"(?:[^"\\]|\\.)*"|'[^']*'|\\[^"\n]|[^\s'"\\;&|<>(){}])+"""
+_IN_SCRIPT = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        rf"(?P<head>(?P<quote>[\"'])--{_NAMED}=)(?!<secret:)(?:(?!(?P=quote)).)+",
+        rf"(?P<head>--{_NAMED}\\?[\"']?(?:=|{_GAP}(?!--)))(?:{_TEXT})(?:{_GAP}(?!-){_TEXT})*",
+        rf"(?P<head>(?:-e|--env)(?:=|{_GAP})?(?P<quote>[\"'])(?P<name>[A-Za-z_]\w*)=)(?!<secret:)(?:(?!(?P=quote)).)+",
+        rf"(?P<head>(?:(?<![\w-])|(?<=\s-e))(?P<name>[A-Za-z_]\w*)\+?=){_TEXT}",
+        r"(?P<head>\$\{(?P<name>[A-Za-z_]\w*):?[-=?+])(?!<secret:)[^}]+",
+        rf"(?P<head>(?P<quote>\\?[\"']){_NAMED}(?P=quote)\s*:\s*(?P=quote))(?!<secret:)(?:(?!(?P=quote)).)+",
+        r"(?i:(?P<head>(?<![\w-])(?P<name>authorization|(?:[a-z]+-)*(?:api-key|token))[ \t]*:[ \t]*))"
+        r"(?![ \t]|<secret:)[^'\"\n\\]+",
+        r"(?P<head>(?<!\w)(?P<name>[a-z]{2,9})://[^\s/@:]*:)(?!<secret:)[^\s/@]+(?=@)",
+    )
 )
+_SET = re.compile(r"(?P<head>(?:-e|--env=)?(?P<name>[A-Za-z_]\w*)=)(?P<value>.*)", re.DOTALL)
+_SCRIPT_FOLLOWS = re.compile(r"-[a-z]*c[a-z]*")
 _SECRET_KEY = re.compile(
-    r"(?P<head>^[\s-]*[\"']?(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password))[\"']?\s*:[ \t]+)\S.*$",
+    rf"(?P<head>^[ \t-]*[\"']?{_NAMED}[\"']?[ \t]*:[ \t]+)\S.*$",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -75,19 +87,28 @@ def masked(launch: LaunchSpec) -> LaunchSpec:
             argv.append(f"--{flag['name']}=<secret:{flag['name']}>")
             hiding = ""
         else:
-            argv.append(_masked_word(word))
+            argv.append(_masked_word(word, launch.argv[i - 1] if i else ""))
             hiding = flag["name"] if flag else ""
     return msgspec.structs.replace(launch, argv=tuple(argv), env=env, files=files)
 
 
-def _masked_word(word: str) -> str:
-    """A word that is a script, or sets a variable (`env HF_TOKEN=...`), without the secrets in it."""
+def _masked_word(word: str, before: str) -> str:
+    """A word that is a script, or sets a variable (`env HF_TOKEN=...`), without the secrets in it.
 
-    def assigned(found: re.Match[str]) -> str:
-        return f"{found['name']}=<secret:{found['name']}>" if _SECRET_NAME.search(found["name"]) else found[0]
+    In a script rather too much is hidden than too little.
+    """
+    whole = _SET.fullmatch(word)
+    if whole and _SECRET_NAME.search(whole["name"]) and not _SCRIPT_FOLLOWS.fullmatch(before):
+        return f"{whole['head']}<secret:{whole['name']}>"
+    for pattern in _IN_SCRIPT:
+        word = pattern.sub(_hidden, word)
+    return _SECRET_KEY.sub(r"\g<head><secret:\g<name>>", word)
 
-    shown = _SET_IN_WORD.sub(assigned, word)
-    return _FLAG_IN_WORD.sub(lambda m: f"{m['flag']}{m['gap']}<secret:{m['name']}>", shown)
+
+def _hidden(found: re.Match[str]) -> str:
+    name = found["name"]
+    secret = _SECRET_NAME.search(name) or name.lower() == "authorization" or "://" in found["head"]
+    return f"{found['head']}<secret:{name}>" if secret else found[0]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):

@@ -41,7 +41,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """`minutes` = estimate for all launches to come, None before a load was timed; `based_on` says what it rests on.
-    `in_the_way` = who listens where a trial would, so that `run` refuses; "" = nobody."""
+    `in_the_way` = who listens where a trial would, so that `run` refuses; "" = nobody.
+    `memory_unknown` = what is wrong with the facts that a memory law needs; "" = nothing is."""
 
     today: str
     settings: tuple[Difference, ...]
@@ -51,6 +52,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     guard: str
     cells: tuple[str, ...]
     in_the_way: str = ""
+    memory_unknown: str = ""
 
 
 def difference(before: LaunchSpec, after: LaunchSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -77,8 +77,8 @@ class Engine(Protocol):
     def version_argv(self, launch: LaunchSpec) -> tuple[str, ...] | None:
         """A quick command that prints the version of the server that the launch would start; None = there is none.
 
-        It loads no model and touches no accelerator. The version is what follows "version" in its output, or else the
-        last line that it prints.
+        It loads no model and touches no accelerator. The version is a line of its output that is nothing else, or
+        what follows the word "version".
         """
 
     def files(self, launch: LaunchSpec) -> tuple[str, ...]:

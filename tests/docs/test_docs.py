@@ -123,7 +123,7 @@ def subclasses(kind: type) -> Iterator[type[LeadlineError]]:
 MENTIONED: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "commands": ("commands.md", lambda: [f"## leadline {name}\n" for name in COMMANDS]),
     "options": ("commands.md", lambda: [word for name in COMMANDS for word in _options(name)]),
-    "knobs": ("knobs.md", lambda: [f"`{k.name}`" for k in plugin("engines", "llamacpp", "engine").knobs(None)]),
+    "knobs": ("knobs.md", lambda: [f"`{k.name}`" for k in plugin("engines", "llamacpp", "engine").knobs()]),
     "metrics": ("metrics.md", lambda: [f"`{name}`" for name in METRICS]),
     "sections": ("campaign-toml.md", lambda: [f"[{s.name}" for s in SECTIONS]),
     "keys": ("campaign-toml.md", lambda: [f"| `{k.name}" for s in SECTIONS for k in s.keys if ":" not in k.name]),

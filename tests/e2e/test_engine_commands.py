@@ -91,7 +91,7 @@ def test_what_the_supervisor_saw_decides_where_the_log_is_silent(
 ) -> None:
     called = leadline("diagnose", "--engine", engine, "-", *words, cwd=tmp_path)
     assert told(called)["class"] in failure.split()
-    assert ("if it has ended, say how" in called.stderr) == (words == ())
+    assert ("if it has ended, say how" in called.stdout) == (words == ())
 
 
 def test_a_log_that_ends_in_a_traceback_needs_the_exit_code(tmp_path: Path) -> None:

@@ -160,7 +160,9 @@ COLD = {
     "first text of one user": one_user(0.1, 0.9, 0.1, 0.1, 0.12),
     "first text of a wave": crowd(16, (0.25, 0), (1.9, 0), (0.25, 0)),
     "two waves of three": crowd(64, (2.4, 0), (2.2, 0), (0.25, 0)),
+    "one compilation in a hundred requests": crowd(4, *[(0.27, 0.0)] * 12, (5.7, 0), *[(0.27, 0.0)] * 12, pieces=200),
     "in the middle of answers": crowd(4, (0.1, 0), (0.1, 0.8), (0.1, 0)),
+    "in the middle of answers to long prompts": crowd(4, (2.0, 0), (2.0, 0.8), (2.0, 0)),
     "a short prompt that took as long as a long one": one_user(0.1, 0.1, 2.0, 0.1, tokens=(500, 500, 500, 500)),
 }
 CLEAN = {
@@ -169,6 +171,7 @@ CLEAN = {
     "one user, one long prompt": one_user(0.1, 0.1, 2.0, 0.1, tokens=(500, 500, 10_000, 500)),
     "waves of long prompts": crowd(64, (3.0, 0), (2.8, 0), (3.1, 0)),
     "a first wave that is slower": crowd(4, (0.42, 0), (0.25, 0), (0.25, 0)),
+    "prompts from the cache take a time of their own": one_user(*[0.35, 0.8] * 4, tokens=[1, 2000] * 4),
     "slow answers": crowd(1, (0.5, 0), (0.5, 0.9), gap_s=0.2),
     "answers in one piece": one_user(1.0, 1.2, 9.0, 1.1, pieces=1),
     "a short silence": one_user(0.02, 0.29, 0.02, 0.02),

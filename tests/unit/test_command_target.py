@@ -13,7 +13,7 @@ import pytest
 
 from leadline.errors import InputError, RefusedError
 from leadline.hosts.local import LocalHost
-from leadline.launch import LaunchSpec, Put, Remove, Run, Start, Stop
+from leadline.launch import LaunchFile, LaunchSpec, Put, Remove, Run, Start, Stop
 from leadline.ports import Completed, Observed
 from leadline.targets.command import ABSENT, KEPT, CommandTarget, script
 
@@ -183,3 +183,19 @@ def test_undo_goes_by_what_is_there(previous: str, now: str, kept: str, steps: l
             target.undo(observed, W, previous)
     else:
         assert [type(step) for step in target.undo(observed, W, previous)] == steps
+
+
+def test_a_launch_script_brings_the_files_that_the_launch_names(tmp_path: Path) -> None:
+    file = LaunchFile(str(tmp_path / "c-1a2b.yaml"), "depth: 3\nname: it's\n")
+    launch = LaunchSpec(argv=("cat", file.path), files=(file,), scratch=str(tmp_path))
+    written = tmp_path / "serve.sh"
+    written.write_text(script(launch, "note", "rm serve.sh"))
+    done = subprocess.run(["sh", str(written)], capture_output=True, text=True, check=True)
+    assert done.stdout == file.content
+
+
+def test_a_launch_script_holds_no_secret_of_a_file(tmp_path: Path) -> None:
+    file = LaunchFile(str(tmp_path / "c.yaml"), "api-key: K1\n")
+    launch = LaunchSpec(argv=("serve",), files=(file,), scratch=str(tmp_path))
+    with pytest.raises(InputError, match="holds a secret"):
+        script(launch, "note", "rm serve.sh")

@@ -32,7 +32,7 @@ SCRIPTS = {
     "docker's -e, joined": "docker run -eAPI_KEY=hush IMAGE vllm serve /m --port 1",
     "docker's --env": "docker run --env=API_KEY=hush --env 'HF_TOKEN=hush hush' IMAGE vllm serve /m --port 1",
     "env": "exec env HF_TOKEN=hush vllm serve /m --port 1",
-    "a script in a script": 'docker run IMAGE bash -c "HF_TOKEN=\\"hush hush\\" vllm serve /m --api-key \'hush\' --port 1"',
+    "a script in a script": 'docker run IMAGE bash -c "HF_TOKEN=\\"hush hush\\" vllm --api-key \'hush\' --port 1"',
     "a here-document": "cat > c.yaml <<EOF\napi-key: hush hush\nport: 1\nEOF\nvllm serve /m --config c.yaml --port 1",
     "a header": "curl -H 'Authorization: Bearer hush' localhost; vllm serve /m --port 1",
     "a user's password": "HF_ENDPOINT=https://me:hush@hub.local/ vllm serve /m --port 1",

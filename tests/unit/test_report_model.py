@@ -6,8 +6,8 @@ import support_report as sample
 from msgspec.structs import replace
 
 from leadline.analysis.recommend import recommend
-from leadline.goal import Cell
-from leadline.report import data, html, markdown, text
+from leadline.goal import Cell, Refusal
+from leadline.report import data, html, markdown, sections, text
 from leadline.report.model import ServerKind, banner, build
 from leadline.space import Setting
 from leadline.trial import Finding, History, Origin, TrialState
@@ -135,3 +135,14 @@ def test_every_format_can_say_that_nothing_was_launched_yet():
     for render in (text.render, markdown.render, html.render):
         assert "No recommendation yet" in render(report)
     assert data.to_csv(report).count("\n") == 1
+
+
+def test_what_was_never_launched_is_shown_with_its_reason():
+    full = sample.measured()
+    refused = (Refusal(Setting.of(depth=9), "the engine says no"),)
+    report = build(replace(full.problem, refused=refused), full.history, full.recommendation, full.meta)
+    section = next(s for s in sections.sections(report) if s.anchor == "refused")
+    assert section.tables[0].rows == (("depth=9", "the engine says no"),)
+    for form in (text, markdown, html):
+        assert "the engine says no" in form.render(report)
+    assert all(s.anchor != "refused" for s in sections.sections(full))

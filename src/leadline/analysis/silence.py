@@ -7,19 +7,19 @@ together. So a silence counts only when neither of the two explains it:
 - the rhythm of the answers: `RHYTHM` times the gap that nine in ten pieces of a stream keep;
 - the reading of the prompts that were waited for during it: `PATIENCE` times what such prompts take in this same
   measurement. A prompt's time is taken as proportional to its tokens that came from no cache, at the pace of the
-  quickest quarter of the requests: the rest may have waited for the same compiler. First turns and later turns keep
-  their own pace, since not every server says what it had in its cache.
+  quickest quarter of the requests (the rest may have waited for the same compiler), and as no less than the time of
+  that quarter. First turns and later turns are kept apart, since not every server says what it had in its cache.
 
 On request records of SGLang 0.5.16 and vLLM 0.22.1 with cold kernels (H200; 1, 4, 16 and 64 users, 2 to 10 s windows)
-all 18 silences above 0.6 s were 3.1 to 18 times what prompts take there, and came in the first waves of a launch; all
-others lasted at most 0.5 s and 2.5 times. A run in which *every* request waited for the compiler has nothing to compare
-with, and is not found.
+all 19 silences above 0.6 s were 3.1 to 18 times what prompts take there, and the last launch of each campaign had none;
+all others lasted at most 0.5 s and 2.5 times. A run in which *every* request waited for the compiler has nothing to
+compare with, and is not found.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -64,7 +64,8 @@ def silences(report: LoadReport, least_s: float) -> list[Silence]:
     good = [r for r in report.records if r.ok and r.chunk_ns]
     first, last = report.window_start_ns, report.window_end_ns
     arrivals = sorted(t for r in report.records for t in r.chunk_ns if first < t < last)
-    paces = {later: _pace([r for r in good if not r.warmup and (r.turn > 0) == later]) for later in (False, True)}
+    counted = [r for r in good if not r.warmup]
+    usual_s = {later: _usual_s([r for r in counted if (r.turn > 0) == later]) for later in (False, True)}
     out: list[Silence] = []
     for before, end in itertools.pairwise((first, *arrivals, last)):
         if end - before <= least_s * _NS:
@@ -72,7 +73,7 @@ def silences(report: LoadReport, least_s: float) -> list[Silence]:
         served = [r for r in good if r.start_ns < end <= r.end_ns]
         start = max(before, min((r.start_ns for r in served), default=end))
         if end - start > least_s * _NS:
-            usual = [_tokens(r) * paces[r.turn > 0] for r in served if r.chunk_ns[0] >= end]
+            usual = [usual_s[r.turn > 0](r) for r in served if r.chunk_ns[0] >= end]
             out.append(Silence(start_ns=start, end_ns=end, usual_s=max(usual, default=0.0)))
     return out
 
@@ -83,10 +84,14 @@ def _rhythm(good: Sequence[RequestRecord]) -> float:
     return metrics.percentile(gaps, 0.9) / _NS if gaps else 0.0
 
 
-def _pace(requests: Sequence[RequestRecord]) -> float:
-    """Seconds to the first text for each token of prompt that came from no cache, of the quickest quarter."""
-    paces = sorted((r.chunk_ns[0] - r.start_ns) / _NS / _tokens(r) for r in requests)
-    return metrics.percentile(paces, QUICK) if paces else 0.0
+def _usual_s(requests: Sequence[RequestRecord]) -> Callable[[RequestRecord], float]:
+    """Seconds to the first text that a request takes, by what the quickest quarter of these take."""
+    if not requests:
+        return lambda request: 0.0
+    waits = [((r.chunk_ns[0] - r.start_ns) / _NS, _tokens(r)) for r in requests]
+    least_s = metrics.percentile(sorted(s for s, _ in waits), QUICK)
+    token_s = metrics.percentile(sorted(s / tokens for s, tokens in waits), QUICK)
+    return lambda request: max(least_s, token_s * _tokens(request))
 
 
 def _tokens(request: RequestRecord) -> int:

@@ -26,6 +26,24 @@ def yes_option(function: F) -> F:
     return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(function)
 
 
+def words_of(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """A command line as it was given: also in one pair of quotes, or with NAME=value before it, as a shell takes it.
+
+    Raises InputError for quotes that are not closed.
+    """
+    import re
+    import shlex
+
+    if len(argv) == 1 and " " in argv[0]:
+        try:
+            argv = tuple(shlex.split(argv[0]))
+        except ValueError as error:
+            raise InputError(f"the command cannot be read as a shell would: {error}") from error
+    if argv and re.match(r"[A-Za-z_]\w*=", argv[0]):
+        return ("env", *argv)
+    return argv
+
+
 def emit(value: object) -> None:
     """A value as JSON on standard output."""
     from leadline.codec import to_pretty

@@ -29,6 +29,8 @@ def command(log: str, engine: str, code: int | None, result: str | None, as_json
     LOG is the server's output since its last start; "-" reads it from standard input. Exit code 137 is a kill only
     when systemd says `signal`: a server may end itself with that code.
     """
+    import msgspec
+
     from leadline.build import plugin
     from leadline.errors import InputError
     from leadline.evidence import Evidence, Failure
@@ -42,6 +44,10 @@ def command(log: str, engine: str, code: int | None, result: str | None, as_json
     dialect: Engine = plugin("engines", engine, "engine")
     seen = _facts(code, result)
     found = dialect.diagnose(Evidence(log=data.decode(errors="replace"), exit=seen))
+    if seen is None and found.failure is Failure.UNKNOWN:
+        reason = "no line of the log says what is wrong, and it is not known whether the server ended"
+        remedy = "if it has ended, say how: --exit CODE, and --result as systemd shows it"
+        found = msgspec.structs.replace(found, reason=reason, remedy=remedy)
     if as_json:
         emit(found)
         return
@@ -55,8 +61,6 @@ def command(log: str, engine: str, code: int | None, result: str | None, as_json
     ):
         if text:
             click.echo(f"{label:<10} {clean(text)}")
-    if seen is None and found.failure is Failure.UNKNOWN:
-        click.echo("if it has ended, say how: --exit CODE, and --result as systemd shows it", err=True)
 
 
 def _facts(code: int | None, result: str | None) -> ExitFacts | None:

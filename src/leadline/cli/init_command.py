@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from leadline.cli.common import emit, json_option
+from leadline.cli.common import emit, json_option, words_of
 
 if TYPE_CHECKING:
     from leadline.launch import LaunchSpec
@@ -32,15 +31,15 @@ def command(argv: tuple[str, ...], folder: str, engine: str | None, as_json: boo
     never overwritten.
     """
     from leadline import detect
-    from leadline.build import engine_of, names, plugin
+    from leadline.build import engine_of, names, plugin, refuse_container
     from leadline.config import parse_campaign, template
     from leadline.errors import RefusedError
     from leadline.launch import LaunchSpec
 
-    if len(argv) == 1 and " " in argv[0]:
-        argv = tuple(shlex.split(argv[0]))
+    argv = words_of(argv)
     name = engine or engine_of(argv)
     launch = LaunchSpec(argv=tuple(argv), cwd=os.getcwd(), scratch=str(Path(folder).resolve() / "launch"))
+    refuse_container(launch)
     host = plugin("hosts", "local", "host")()
     dialect: Engine = plugin("engines", name, "engine")
     dialect = dialect.at(detect.version(dialect, host, launch))

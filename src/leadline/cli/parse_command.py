@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
-from leadline.cli.common import emit, json_option
+from leadline.cli.common import emit, json_option, words_of
 
 
 @click.command(
@@ -34,8 +32,7 @@ def command(
     from leadline.ports import Engine
     from leadline.space import Setting
 
-    if len(argv) == 1 and " " in argv[0]:
-        argv = tuple(shlex.split(argv[0]))
+    argv = words_of(argv)
     host = plugin("hosts", "local", "host")()
     launch = LaunchSpec(argv=argv, cwd=os.getcwd(), scratch=os.path.join(os.getcwd(), "leadline-launch"))
     dialect: Engine = plugin("engines", engine or engine_of(argv), "engine")

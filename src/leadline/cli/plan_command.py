@@ -83,8 +83,8 @@ def with_memory(wired: Wired, outlook: Outlook) -> Outlook:
 
     try:
         found = dict(foresee(wired, [row.setting for row in outlook.settings if not row.refused]))
-    except LeadlineError:  # a plan does not depend on it; `leadline memory` says what is wrong
-        return outlook
+    except LeadlineError as error:  # a plan does not depend on it
+        return msgspec.structs.replace(outlook, memory_unknown=str(error))
     known = {s: f for s, f in found.items() if f.verdict is not Verdict.UNKNOWN}
     rows = (msgspec.structs.replace(row, memory=known.get(row.setting)) for row in outlook.settings)
     return msgspec.structs.replace(outlook, settings=tuple(rows))
@@ -104,6 +104,7 @@ def lines(wired: Wired, outlook: Outlook) -> list[str]:
         *_latest(outlook),
         *_wrapped("guard      ", wired.target.guarantee, width),
         f"limits     {_limits(wired)}",
+        *(_wrapped("memory     ", f"not foreseen: {outlook.memory_unknown}", width) if outlook.memory_unknown else []),
         *(_wrapped("in the way ", outlook.in_the_way, width) if outlook.in_the_way else []),
         "",
         "setting, launches, difference to today's command" if outlook.settings else NOTHING,

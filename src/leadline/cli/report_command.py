@@ -13,7 +13,7 @@ import click
 from leadline.cli.common import campaign_argument, emit, json_option
 
 if TYPE_CHECKING:
-    from leadline.build import Wired
+    from leadline.build import Reach
     from leadline.report.model import Report
     from leadline.trial import History
 
@@ -27,10 +27,10 @@ FORMATS = {"text": "text", "md": "markdown", "html": "html", "json": "data", "cs
 @json_option
 def command(campaign: str, form: str, output: str | None, as_json: bool) -> None:
     """Print or write what is known so far; the campaign may be running. Starts nothing and changes nothing."""
-    from leadline.build import wire
+    from leadline.build import reach
 
     form = "json" if as_json and form == "text" else form
-    text = render(wire(campaign), form)
+    text = render(reach(campaign), form)
     if output is not None:
         _write(Path(output), text)
         if as_json:
@@ -43,7 +43,7 @@ def command(campaign: str, form: str, output: str | None, as_json: bool) -> None
         click.echo(text, nl=False)
 
 
-def render(wired: Wired, form: str) -> str:
+def render(wired: Reach, form: str) -> str:
     """The report of a campaign in one of FORMATS."""
     report = _report(wired)
     module = importlib.import_module(f"leadline.report.{FORMATS[form]}")
@@ -52,14 +52,14 @@ def render(wired: Wired, form: str) -> str:
     return text
 
 
-def brief(wired: Wired) -> str:
+def brief(wired: Reach) -> str:
     """What `run` ends with: the answer and the tables behind it, on a screen or two."""
     from leadline.report import text
 
     return text.render(_report(wired), brief=True)
 
 
-def write_html(wired: Wired) -> Path:
+def write_html(wired: Reach) -> Path:
     """report.html in the campaign's folder."""
     path = wired.folder.path / "report.html"
     _write(path, render(wired, "html"))
@@ -84,7 +84,7 @@ def _measured_on(history: History) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _report(wired: Wired) -> Report:
+def _report(wired: Reach) -> Report:
     from leadline import __version__
     from leadline.cli.status_command import look
     from leadline.errors import InputError

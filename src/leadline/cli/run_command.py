@@ -35,6 +35,7 @@ def command(campaign: str, yes: bool, as_json: bool) -> None:
     wired = wire(campaign)
     outlook = look(wired)
     if outlook.launches:
+        _refuse_nothing_to_compare(outlook)
         if outlook.in_the_way and not wired.spec.traffic.drain:
             raise RefusedError(outlook.in_the_way)
         confirm(_question(wired, outlook), yes=yes)
@@ -46,6 +47,19 @@ def command(campaign: str, yes: bool, as_json: bool) -> None:
     click.echo(brief(wired))
     click.echo(f"report: {report}; `leadline report {campaign}` prints it")
     click.echo(f"next:   {_next(campaign, recommendation)}")
+
+
+def _refuse_nothing_to_compare(outlook: Outlook) -> None:
+    """Raises InputError when today's setting is all that is left, since the engine refuses every other."""
+    from leadline.errors import InputError
+
+    refused = [row for row in outlook.settings if row.refused]
+    if refused and all(row.incumbent or row.refused for row in outlook.settings):
+        reasons = dict.fromkeys(row.refused for row in refused)
+        raise InputError(
+            "nothing would be compared with today's setting, since every other one is refused:\n"
+            + "\n".join(f"  {reason}" for reason in reasons)
+        )
 
 
 def _next(campaign: str, recommendation: Recommendation) -> str:

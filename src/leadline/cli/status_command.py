@@ -10,7 +10,7 @@ import msgspec
 from leadline.cli.common import campaign_argument, emit, json_option
 
 if TYPE_CHECKING:
-    from leadline.build import Folder
+    from leadline.folder import Folder
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 @json_option
 def command(campaign: str, as_json: bool) -> None:
     """Say where a campaign stands and who holds it. Changes nothing."""
-    from leadline.build import Folder
+    from leadline.folder import Folder
 
     status = look(Folder.of(campaign))
     if as_json:

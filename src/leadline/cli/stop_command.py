@@ -28,7 +28,7 @@ def command(campaign: str, as_json: bool) -> None:
 
     Finished trials are kept; `leadline run` goes on with the others.
     """
-    from leadline.build import Folder
+    from leadline.folder import Folder
     from leadline.errors import NotGivenBackError, RefusedError
     from leadline.journal.file import owner_of, replay
 

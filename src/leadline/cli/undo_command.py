@@ -17,12 +17,12 @@ def command(campaign: str, yes: bool, as_json: bool) -> None:
     Refused when somebody else changed the script meanwhile.
     """
     from leadline.applied import Applied
-    from leadline.build import wire
+    from leadline.build import reach
     from leadline.deploy import execute, observe
     from leadline.errors import InputError
     from leadline.interrupts import Interrupts
 
-    wired = wire(campaign)
+    wired = reach(campaign)
     applied = Applied.read(wired.folder.path)
     if applied is None:
         raise InputError("nothing is applied from this campaign, so there is nothing to undo")

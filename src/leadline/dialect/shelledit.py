@@ -17,8 +17,6 @@ from leadline.dialect.shellwords import Span
 from leadline.errors import InputError
 
 _NEEDS_NO_QUOTES = re.compile(r"[\w@%+=:,./-]+")
-_BLANK_BEFORE = re.compile(r"(?:[ \t]|\\\n)*\Z")
-_LINE_BEFORE = re.compile(r"\n[ \t]*\Z")
 _NUMBER = re.compile(r"-[\d.]")
 
 
@@ -134,9 +132,10 @@ class Edit:
     def cut(self, span: Span) -> None:
         """A word, and the blanks and continued lines before it; its whole line when it is alone there."""
         start, end = span
-        start = _start(_BLANK_BEFORE, self.script, start)
+        start = _before_blanks(self.script, start)
         if self.script[end : end + 1] == "\n":
-            start = _start(_LINE_BEFORE, self.script, start)
+            line = len(self.script[:start].rstrip(" \t"))
+            start = line - 1 if self.script[:line].endswith("\n") else start
         self.spans[start, end] = ""
 
 
@@ -165,9 +164,16 @@ def _fit(parts: tuple[Part, ...], new: str) -> tuple[str, ...] | None:
     return None if found is None else found.groups()
 
 
-def _start(pattern: re.Pattern[str], text: str, end: int) -> int:
-    found = pattern.search(text[:end])
-    return found.start() if found else end
+def _before_blanks(text: str, end: int) -> int:
+    """Where the blanks and continued lines begin that end there."""
+    while end:
+        if text[end - 1] in " \t":
+            end -= 1
+        elif end > 1 and text.startswith("\\\n", end - 2):
+            end -= 2
+        else:
+            break
+    return end
 
 
 def _quoted(word: str) -> str:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from leadline.dialect.opaque import is_opaque, opaque, text_of
 from leadline.dialect.shellwords import Dark, Piece, Span, Text, Token, Var
 
-_GLOB = re.compile(r"[*?]|\[.*\]", re.DOTALL)
-_BRACES = re.compile(r"\{.*(,|\.\.).*\}", re.DOTALL)
 _DEFAULTS = frozenset({"-", ":-", "=", ":="})
 
 
@@ -104,7 +102,7 @@ class Scope:
             if not only.quoted:
                 return self._split(token, only)
         plain = "".join(p.text if isinstance(p, Text) and not p.quoted else "" for p in pieces)
-        if _GLOB.search(plain) or _BRACES.search(plain) or plain.startswith("~"):
+        if _globs(plain) or _braces(plain) or plain.startswith("~"):
             return (self._dark(token, "", "the shell makes names of files, or several words, of it"),)
         seen = self._one(token, pieces, token.span)
         if not is_opaque(seen.value) and any(
@@ -147,7 +145,7 @@ class Scope:
     def _split(self, token: Token, var: Var) -> tuple[Seen, ...]:
         """A variable without quotes: the shell makes a word of each part between blanks."""
         got = self._get(var)
-        if got.text is None or _GLOB.search(got.text):
+        if got.text is None or _globs(got.text):
             return (self._dark(token, "", got.why or "the shell looks for files of that name"),)
         if got.text and not _splits(got.text):
             return (Seen(got.text, token.span, token.span, (Part(got.text, got.home, var.name),)),)
@@ -221,4 +219,15 @@ class Scope:
 
 
 def _splits(text: str) -> bool:
-    return text == "" or re.search(r"\s", text) is not None or _GLOB.search(text) is not None
+    return text == "" or re.search(r"\s", text) is not None or _globs(text)
+
+
+def _globs(text: str) -> bool:
+    """Whether the shell takes it for a pattern of file names."""
+    return "*" in text or "?" in text or -1 < text.find("[") < text.rfind("]")
+
+
+def _braces(text: str) -> bool:
+    """Whether the shell may make several words of it, as of `{a,b}` and `{1..3}`."""
+    inside = text[text.find("{") + 1 : max(text.rfind("}"), 0)] if "{" in text else ""
+    return "," in inside or ".." in inside

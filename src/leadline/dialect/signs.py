@@ -18,12 +18,13 @@ LOOKED_AT = 4000
 """Characters of a line that are searched: a line without an end must not cost minutes."""
 
 _SECRETS = re.compile(
-    r"(?i)(?P<name>\b[\w-]*(?:api[-_]?key|token|secret|password|authorization)\b['\"]?\s*(?:[=:]|\s)\s*(?:bearer\s+)?)"
+    r"(?i)(?P<name>\b[\w-]{0,40}(?:api[-_]?key|token|secret|password|authorization)\b['\"]?"
+    r"\s*(?:[=:]|\s)\s*(?:bearer\s+)?)"
     r"(?P<value>['\"]?(?:sk-|hf_|nvapi-)[^\s'\",)]{4,}|['\"][^'\"]{6,}['\"])|\b(?P<bare>(?:hf_|sk-|nvapi-)[A-Za-z0-9_-]{8,})"
 )
 
 _SECRET_FLAGS = re.compile(
-    r"(?i)(?P<name>--?[\w-]*(?:api[-_]?key|token|secret|password|authorization)(?:=|\s+))(?!-|<secret>)\S+"
+    r"(?i)(?P<name>--?[\w-]{0,40}(?:api[-_]?key|token|secret|password|authorization)(?:=|\s+))(?!-|<secret>)\S+"
     r"|(?P<user>\b[a-z][a-z0-9+.-]*://[^\s/@:]*:)[^\s/@]+(?=@)"
 )
 

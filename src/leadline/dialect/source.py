@@ -16,6 +16,7 @@ from leadline.dialect.shell import Command, commands
 from leadline.dialect.shellvalues import Variable
 from leadline.dialect.wrappers import (
     CONTAINERS,
+    OTHER_USERS,
     SHELLS,
     WRAPPERS,
     Located,
@@ -23,6 +24,7 @@ from leadline.dialect.wrappers import (
     assigned,
     base_name,
     environment,
+    is_assignment,
     locate,
 )
 from leadline.dialect.wrappers import container as container_at
@@ -148,7 +150,7 @@ def _holds_container(words: Sequence[str]) -> bool:
 
 def _descend(place: Place, server: str, starts: Starts, images: bool) -> tuple[Place, Located] | None:
     """The command that starts the server, however deep; the last one where there are several in a script."""
-    located = locate(place.words, starts, images)
+    located = locate(place.words, _as_ourselves(starts, isinstance(place, Argv)), images)
     if located is None or not located.shell:
         return None if located is None else (place, located)
     if located.script is None:
@@ -183,6 +185,30 @@ def _descend(place: Place, server: str, starts: Starts, images: bool) -> tuple[P
     return _last(found, inside, server) if found else None
 
 
+def _as_ourselves(starts: Starts, whole: bool) -> Starts:
+    """Refuses a command that starts the server as another user: its processes could not be ended.
+
+    `whole`: the command is the whole launch; of a script, another command than the server's may run as whoever.
+    """
+
+    def starting(words: Sequence[str], at: int) -> bool:
+        try:
+            return base_name(words[at]) in SHELLS | CONTAINERS or starts(words, at) > 0
+        except InputError:  # such as `vllm vllm`, where the first is the name of a user
+            return True
+
+    def checked(words: Sequence[str], at: int) -> int:
+        name = base_name(words[at])
+        if name in OTHER_USERS and (whole or any(starting(words, i) for i in range(at + 1, len(words)))):
+            raise InputError(
+                f"{name} would start the server as another user, whose processes cannot be ended from here: run"
+                f" Leadline as the user that runs the server, and give the command without {name}"
+            )
+        return starts(words, at)
+
+    return checked
+
+
 def _last(
     found: Sequence[tuple[Command, tuple[Place, Located]]], inside: Sequence[Command], server: str
 ) -> tuple[Place, Located]:
@@ -211,9 +237,9 @@ def _renamed(launch: LaunchSpec) -> tuple[Place, Located] | None:
     """A program that is unknown and no wrapper is taken for the server itself, under another name."""
     argv = launch.argv
     name = base_name(argv[0])
-    if name not in WRAPPERS | SHELLS | CONTAINERS | _NO_SERVERS:
+    if name not in WRAPPERS | SHELLS | CONTAINERS | _NO_SERVERS and not is_assignment(argv[0]):
         return Argv(launch), Located(0, 1)
-    if name == "env":
+    if name == "env" or is_assignment(argv[0]):
         at = next((i for i, w in enumerate(argv) if i and not w.startswith("-") and "=" not in w), -1)
         if at > 0 and base_name(argv[at]) not in WRAPPERS | SHELLS | CONTAINERS | _NO_SERVERS:
             return Argv(launch), Located(at, 1)
@@ -293,7 +319,7 @@ def _advice(launch: LaunchSpec, server: str) -> str:
     sourced = [
         m[1]
         for w in launch.argv
-        if (m := re.search(r"(?:^|[;&|\n])\s*(?:source|\.|bash|sh|exec)\s+([^\s;&|-][^\s;&|]*)", w))
+        if (m := _SOURCED.search(w))
     ]
     where = f" (it may be in {sourced[0]})" if sourced else ""
     return f"\nGive the {server} command itself{where}, with its environment beside it."

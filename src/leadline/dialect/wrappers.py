@@ -21,6 +21,7 @@ WRAPPERS = frozenset(
     | {"timeout", "conda", "mamba", "micromamba", "uv", "poetry", "pixi", "tini", "dumb-init", "catchsegv", "nsys"}
     | {"command", "time", "systemd-run", "gosu", "mpirun", "trtllm-llmapi-launch", "doas", "systemd-inhibit"}
 )
+OTHER_USERS = frozenset({"sudo", "doas", "su", "runuser"})
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _GLOBAL_VALUES = frozenset({"--context", "-c", "-H", "--host", "--config", "-l", "--log-level", "--url", "--namespace"})
 _SWITCHES = frozenset(
@@ -59,6 +60,10 @@ def base_name(word: str) -> str:
     return word.rsplit("/", 1)[-1].rsplit("\\", 1)[-1]
 
 
+def is_assignment(word: str) -> bool:
+    return _ASSIGNMENT.fullmatch(word) is not None
+
+
 def locate(words: Sequence[str], starts: Starts, images: bool = True) -> Located | None:
     """`images`: an image with nothing or options behind it is taken for the server that it starts by itself."""
     for at in range(len(words)):
@@ -69,7 +74,8 @@ def locate(words: Sequence[str], starts: Starts, images: bool = True) -> Located
             return _shell(words, at)
         if name in CONTAINERS:
             return _contained(words, at, starts, images)
-        if base_name(words[0]) not in WRAPPERS and not is_opaque(words[0]):  # `$PREFIX` may be `env A=b`
+        # `$PREFIX` may be `env A=b`, and `A=b serve` is what a shell makes of it
+        if base_name(words[0]) not in WRAPPERS and not is_opaque(words[0]) and not is_assignment(words[0]):
             return None
     return None
 
@@ -184,8 +190,9 @@ def _given(words: Sequence[str], box: Container) -> Iterator[tuple[int, str]]:
 
 
 def _assignments(words: Sequence[str], start: int, end: int) -> Iterator[int]:
-    """The words `A=b` behind an `env` (or sudo, which reads them too)."""
-    first = next((i for i in range(start, end) if base_name(words[i]) in ("env", "sudo")), end)
+    """The words `A=b` behind an `env`, or at the very beginning, as in a shell."""
+    leading = start == 0 and is_assignment(words[0])
+    first = 0 if leading else next((i for i in range(start, end) if base_name(words[i]) == "env"), end)
     return (i for i in range(first, end) if _ASSIGNMENT.fullmatch(words[i]))
 
 

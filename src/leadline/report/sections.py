@@ -24,6 +24,7 @@ def sections(report: Report) -> tuple[Section, ...]:
         _latency(report),
         _trials(report),
         _voids(report),
+        _refused(report),
         _findings(report),
         method(report),
     ]
@@ -220,6 +221,23 @@ def _trial(trial: Trial) -> tuple[str, ...]:
         words.number(trial.load_s),
         str(findings_of(trial) or words.NONE),
         words.prose(said),
+    )
+
+
+def _refused(report: Report) -> Section | None:
+    refused = report.problem.refused
+    if not refused:
+        return None
+    return Section(
+        anchor="refused",
+        title="Never launched",
+        intro=("Settings that the engine would not start with, or that are the same launch as another one.",),
+        tables=(
+            Table(
+                columns=(SETTING, Column("why", wrap=True)),
+                rows=tuple((str(r.setting), r.reason) for r in refused),
+            ),
+        ),
     )
 
 

@@ -104,6 +104,11 @@ def script(launch: LaunchSpec, note: str, by_hand: str) -> str:
     if wrong:
         raise InputError(f"a shell script cannot export {', '.join(map(repr, wrong))}; rename it in service.env")
     shown = masked(launch)
+    if shown.ours != launch.ours:
+        raise InputError(
+            "the configuration file that this setting changes holds a secret, which a launch script must not. Give the "
+            "secret by the command line or the environment, then apply again."
+        )
     taken = {name for name, _ in launch.env}
     secrets = [name for name, value in shown.env if _MASK.search(value)]
     words: list[str] = []
@@ -124,6 +129,7 @@ def script(launch: LaunchSpec, note: str, by_hand: str) -> str:
         *(f"# {line}" for line in f"By hand: {by_hand}".splitlines()),
         *(f': "${{{name}:?is a secret and not written here: set it in the environment}}"' for name in secrets),
         *(f"export {n}" if n in secrets else f"export {n}={shlex.quote(v)}" for n, v in shown.env),
+        *(f"printf %s {shlex.quote(f.content)} > {shlex.quote(f.path)} || exit 1" for f in launch.ours),
         *([f"cd {shlex.quote(_plain(launch.cwd))} || exit 1"] if launch.cwd else []),
         f"exec {' '.join(words)}",
     ]

@@ -8,7 +8,8 @@ from functools import cache
 
 from leadline.dialect.commandline import CommandLine, Grammar
 from leadline.dialect.commandline import read as read_line
-from leadline.dialect.source import base_name, find
+from leadline.dialect.question import ask_program
+from leadline.dialect.source import base_name
 from leadline.engines.llamacpp.flags import NEWER, OPTIONS, missing, refuse
 from leadline.engines.llamacpp.values import whole
 from leadline.errors import InputError
@@ -20,6 +21,8 @@ SERVER = "llama-server"
 HOST, PORT = "--host", "--port"
 
 _PROGRAM = re.compile(r"llama-server([-.][\w.-]*)?")
+_SCRIPT = re.compile(r"start|run|launch|wrap|\.(?:(?:ba|z|k|da|fi)?sh|py|pl|cmd|bat)$")
+"""Names of what an operator may have put around the program."""
 _BUILD = re.compile(r"(?m)(?:\bbuild |\bversion: |^\s*b?)(\d{4,6})\b(?!\.)")
 _MODEL = ("--model", "--hf-repo", "--docker-repo", "--model-url")
 
@@ -66,12 +69,8 @@ def model(launch: LaunchSpec, build: int | None) -> str | None:
 
 
 def version_argv(launch: LaunchSpec) -> tuple[str, ...] | None:
-    """The launch's own program, wrappers and all, with no other word than --version.
-
-    None when a script or a container starts it: the rest of a script would run too, and a container under that name.
-    """
-    source = find(launch, SERVER, starts)
-    return None if source.scripted or source.contained else source.written(("--version",)).argv
+    """The launch's own program with no other word than --version; None for one of another name, or for a script."""
+    return ask_program(launch, SERVER, starts, "--version", sure=lambda word: not _SCRIPT.search(base_name(word)))
 
 
 def build_of(version: str | None) -> int | None:

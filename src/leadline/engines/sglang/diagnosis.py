@@ -26,6 +26,8 @@ _END = "[0000-00-00 end of the log"
 _USAGE_ERROR = 2
 _JOURNAL = re.compile(r"^(?:[A-Z][a-z]{2} [ \d]\d [\d:]{8}|\d{4}-\d\d-\d\dT\S+) \S+ [^\s\[\]:]+\[\d+\]: ")
 _SELF_KILL = re.compile(r"kill_process_tree called:|SIGQUIT received\.|Received sigquit from a child process")
+_SPEAKS = re.compile(r"^(?:\[\d{4}-\d\d-\d\d |INFO|WARNING|ERROR|DEBUG)|\bHTTP/\d")
+"""A line of the log's own, and no further line of an exception's message."""
 _CHILD_KILLED = re.compile(r"scheduler died during initialization \(exit code: -9\)|crashed with exit code -9\b")
 
 
@@ -38,18 +40,29 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 def cause(evidence: Evidence) -> Diagnosis | None:
     """By the log alone: what the kernel and systemd say, then the first telling line or exception, then what followed.
 
-    An exception that no line calls fatal counts once the server has ended: before the weights it comes first, since
-    nothing of the server runs yet that could survive it.
+    An exception that no line calls fatal counts once the server has ended, or when nothing but it follows in the log of
+    a server that is not known to run: before the weights it comes first, since nothing of the server runs yet that
+    could survive it.
     """
     lines = [_JOURNAL.sub("", line) for line in evidence.log.splitlines()]
     walk = _walk(lines)
     found = _first(lines, SUPERVISOR) or walk.told
-    ended = evidence.exit is not None
-    loose = walk.loose.diagnosis() if walk.loose is not None and ended else None
+    loose = walk.loose.diagnosis() if walk.loose is not None and _ended_with(evidence, lines, walk.loose) else None
     if loose is not None and walk.stage is Stage.BEGUN:
         found = found or loose
     found = found or _first(lines, AFTERMATH) or loose
     return None if found is None else _of_draft(found, evidence.argv)
+
+
+def _ended_with(evidence: Evidence, lines: Sequence[str], raised: Raised) -> bool:
+    """Whether the server ended after that exception; when nobody saw it, whether its log ends with the traceback."""
+    health = evidence.replies.get("health")
+    if evidence.exit is not None:
+        return True
+    if evidence.process is not None or (health is not None and health.status) or not raised.text:
+        return False
+    at = max(n for n, line in enumerate(lines) if line == raised.text)
+    return not any(_SPEAKS.search(line) for line in lines[at + 1 :])
 
 
 def _by_kernel(exit: ExitFacts, text: str) -> Diagnosis | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from leadline.dialect.source import Source, base_name, find
+from leadline.dialect.question import ask_package
+from leadline.dialect.source import Source, base_name
 from leadline.errors import InputError
 from leadline.launch import LaunchSpec
 
@@ -22,14 +23,6 @@ MODULE = "sglang.launch_server"
 _PYTHON = re.compile(r"(?:python|pypy)(?:\d+(?:\.\d+)*)?t?(?:\.exe)?")
 _SCRIPT = "sglang/launch_server.py"
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
-_DO_MORE = frozenset({"nsys", "mpirun", "systemd-run", "catchsegv", "trtllm-llmapi-launch"})
-
-_ASKED = re.compile(r"PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|PYTHON\w+|CONDA_\w+|HOME")
-"""Variables that decide which package is found."""
-
-_ASK = "from importlib.metadata import version; print(version('sglang'))"
-_BESIDE = '"$(dirname "$(command -v "$1")")/python3" -c "$0" 2>/dev/null || exec "$1" version'
-"""The interpreter beside the program, or the program itself, which imports all of SGLang and so takes its time."""
 
 
 def starts(argv: Sequence[str], at: int) -> int:
@@ -61,24 +54,5 @@ def serves(source: Source) -> bool:
 
 
 def version_argv(launch: LaunchSpec) -> tuple[str, ...] | None:
-    """Asks the metadata of the package that the launch's own interpreter would import; no SGLang module is imported.
-
-    For `sglang serve` the interpreter beside the program. Wrappers stay, since they may choose the interpreter, and so
-    do the launch's folder and the variables that decide which package is found. None when the program is none of
-    these, when it starts in a shell or a container, or under a wrapper that would do more than start it.
-    """
-    try:
-        source = find(launch, SERVER, starts)
-    except InputError:
-        return None
-    at = source.located.at
-    wrappers, program = source.head[:at], source.head[at]
-    if source.contained or source.scripted or not starts(source.head, at):
-        return None
-    if any(base_name(word) in _DO_MORE for word in wrappers):
-        return None
-    around = (*(("-C", launch.cwd) if launch.cwd else ()), *(f"{n}={v}" for n, v in launch.env if _ASKED.fullmatch(n)))
-    prefix = (*(("env", *around) if around else ()), *wrappers)
-    if _PYTHON.fullmatch(base_name(program)):
-        return (*prefix, program, "-c", _ASK)
-    return (*prefix, "sh", "-c", _BESIDE, _ASK, program)
+    """Asks the package's metadata; else `sglang version`, which imports all of SGLang and so takes its time."""
+    return ask_package(launch, SERVER, starts, "sglang", programs=("sglang",), otherwise=("", "version"))

@@ -11,7 +11,9 @@ from leadline.engines.sglang import log
 from leadline.evidence import Effective, Evidence
 
 _LATEST = 20
-"""Decode lines that tell whether graphs are used: earlier ones may be of another load."""
+"""Decode lines that tell whether graphs are used, and whether it speculates: earlier ones may be of another load."""
+_ENOUGH = 3
+"""Decode lines without an acceptance length that show that it does not speculate: one alone may lack it."""
 _STEPS = frozenset({"EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "FROZEN_KV_MTP"})
 """Algorithms whose depth is `speculative_num_steps`. The others (NGRAM, DFLASH, DSPARK) verify a block, and SGLang sets
 their steps to what its loops need (`arg_groups/speculative_hook.py`): their depth is draft tokens - 1."""
@@ -82,11 +84,17 @@ def effective(evidence: Evidence) -> Effective:
 
 
 def _speculating(told: Told, seen: log.Log, samples: prometheus.Samples) -> bool | None:
-    """What its decode lines show comes first: they carry an acceptance length exactly when it speculates."""
-    if seen.decodes and (seen.decodes[-1].accepted is not None or not told.knows("speculative_algorithm")):
-        return seen.decodes[-1].accepted is not None
+    """What its decode lines show comes first: they carry an acceptance length when it speculates. Some of the latest
+    with and the last without one, or too few, tell nothing."""
+    latest = [d for d in seen.decodes if d.running != 0][-_LATEST:]
+    if latest and latest[-1].accepted is not None:
+        return True
+    if told.knows("speculative_algorithm") and told.text("speculative_algorithm") is None:
+        return False
+    if latest:
+        return False if len(latest) >= _ENOUGH and all(d.accepted is None for d in latest) else None
     if told.knows("speculative_algorithm"):
-        return told.text("speculative_algorithm") is not None and not seen.decodes
+        return True
     if samples.most("sglang:spec_num_draft_tokens"):
         return True
     if seen.steps is not None or any(c.what == "target verify" for c in seen.captures):

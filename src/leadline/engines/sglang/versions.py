@@ -6,8 +6,7 @@ earlier one as 0.5.9; a build between two releases as the release that it is mad
 
 from __future__ import annotations
 
-import re
-
+from leadline.dialect.question import numbers
 from leadline.engines.sglang.options import options, windows
 from leadline.errors import InputError
 
@@ -65,10 +64,10 @@ _KV_DTYPES = (
 
 def patch_of(version: str | None) -> int | None:
     """The patch number of `0.5.16`, `v0.5.13.post1` or `0.5.17.dev3+g1a2b3c`, 9 to 23; None when it is not known."""
-    found = re.match(r"\s*v?(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+    found = numbers(version)
     if found is None:
         return None
-    series, patch = (int(found[1]), int(found[2])), int(found[3] or 0)
+    series, patch = found[:2], found[2]
     if series != (0, 5):
         return NEWEST if series > (0, 5) else OLDEST
     return min(max(patch, OLDEST), NEWEST)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from leadline.dialect.signs import Sign, by_supervisor, last_line, masked_line, telling
+from leadline.dialect.signs import SIGKILL, Sign, by_supervisor, last_line, masked_line, telling
 from leadline.engines.trtllm.shortage import shortage
 from leadline.engines.trtllm.signs import ENDING, LIVING, MACHINE, UNIT
 from leadline.evidence import Diagnosis, Evidence, ExitFacts, Failure, Reply
@@ -20,6 +20,7 @@ _UP = re.compile(r"Application startup complete|Uvicorn running on ")
 _GRAPHS = re.compile(r"Creating CUDA graph instances for|CUDA graph warmup")
 _CACHE = re.compile(r"Estimated max memory in KV cache")
 _INVALID = re.compile(r"\b\d+ validation errors? for (?P<what>\w+)")
+_MAYBE_KILLED = "exit code 137 is 128+9: most likely SIGKILL, seen through a shell or a container"
 _UNAVAILABLE = b"LLM is unavailable"
 
 
@@ -123,11 +124,13 @@ def _first(log: str, signs: Sequence[Sign]) -> Diagnosis | None:
 
 
 def _by_exit(exit: ExitFacts, log: str) -> Diagnosis:
+    killed = exit.code == 128 + SIGKILL
     return Diagnosis(
         failure=Failure.CRASHED if exit.signal is not None else Failure.UNKNOWN,
-        reason=f"it ended by itself ({exit}), and no line of its log says why",
+        reason=f"it ended by itself ({exit}), and no line of its log says why" + f"; {_MAYBE_KILLED}" * killed,
         line=last_line(log),
-        remedy="read the end of its log, or start it by hand with --log_level debug",
+        remedy="read the end of its log, or start it by hand with --log_level debug"
+        + "; look in dmesg for the out-of-memory killer" * killed,
     )
 
 

@@ -7,7 +7,7 @@ import re
 from leadline.dialect.commandline import CommandLine, is_flag
 from leadline.dialect.opaque import is_opaque, known
 from leadline.dialect.options import plain
-from leadline.dialect.source import base_name
+from leadline.dialect.question import ask_package
 from leadline.engines.trtllm import speculation
 from leadline.engines.trtllm.options import (
     BACKEND,
@@ -23,6 +23,7 @@ from leadline.engines.trtllm.options import (
     SERVER,
     own_spelling,
     read,
+    starts,
 )
 from leadline.engines.trtllm.site import GRAPHS, METRICS, PLACES, Site, site_of
 from leadline.engines.trtllm.values import canonical, check, whole
@@ -128,22 +129,10 @@ def move(launch: LaunchSpec, port: int) -> LaunchSpec:
 
 
 def version_argv(launch: LaunchSpec) -> tuple[str, ...] | None:
-    """The installed package's version, asked of the Python beside the server; trtllm-serve itself has no such option,
-    and importing the package would start its libraries."""
-    source = read(launch).source
-    if source.scripted or source.contained:
-        return None
-    head = source.head
-    words = head[:-1] if head[-1] == "serve" else head
-    script = words[-1]
-    if base_name(script) == SERVER:
-        folder = script.rpartition("/")[0]
-        python = "python3" if folder in ("", "/usr/bin", "/usr/local/bin") else f"{folder}/python3"
-    elif words[-2:-1] == ("-m",):
-        python = next((w for w in reversed(words[:-2]) if not w.startswith("-")), "python3")
-    else:
-        return None  # a program under another name
-    return (python, "-c", "from importlib.metadata import version; print(version('tensorrt_llm'))")
+    """Asks the package's metadata: trtllm-serve has no such option, and importing the package starts its libraries."""
+    asked = "from importlib.metadata import version; print(version('tensorrt_llm'))"
+    otherwise = ("python3", "-c", asked)
+    return ask_package(launch, SERVER, starts, "tensorrt_llm", programs=(SERVER,), otherwise=otherwise)
 
 
 def _graphs(site: Site) -> int | None:

@@ -149,7 +149,7 @@ MEMORY = (
         early=Failure.DEVICE_OOM_START,
     ),
     sign(
-        r"CUDA (?:runtime )?error(?: in [^:]*)?: out of memory|torch\.(?:cuda\.)?OutOfMemoryError"
+        r"CUDA (?:runtime )?error(?: in [^:]*)?: out of memory|CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError"
         r"|cuda\w* ?failed.*out of memory|The GPU ran out of memory",
         Failure.DEVICE_OOM_LOAD,
         "out of GPU memory",

@@ -171,9 +171,9 @@ def site_of(launch: LaunchSpec, version: str | None) -> Site:
 
 
 def release(version: str | None) -> tuple[int, int] | None:
-    """`1.3.0rc25` -> (1, 3)."""
-    found = re.match(r"v?(\d{1,4})\.(\d{1,4})", version or "")
-    return (int(found[1]), int(found[2])) if found else None
+    """`1.3.0rc25` -> (1, 3); None when it is not known."""
+    found = numbers(version)
+    return None if found is None else found[:2]
 
 
 def _value(knob: str, where: str, value: Any) -> Value:

@@ -62,7 +62,9 @@ def allowed(site: Site, wanted: Setting, full: Setting) -> None:
         return
     name = full.get("spec_method")
     if not isinstance(name, str):
-        raise InputError(f"depth={full.depth} needs a method: set spec_method to one of {', '.join(METHODS)}")
+        raise InputError(
+            f"depth={full.depth} needs a method: set spec_method under [keep] or [knobs], to one of {', '.join(METHODS)}"
+        )
     if name in NO_DEPTH:
         raise InputError(f"{TYPE} {name} cannot be tuned: {NO_DEPTH[name]}")
     if name not in METHODS:
@@ -71,7 +73,7 @@ def allowed(site: Site, wanted: Setting, full: Setting) -> None:
     if site.backend not in method.backends:
         raise InputError(f"{name} does not support the backend {site.backend}")
     if method.needs_draft and not full.get("draft_model"):
-        raise InputError(f"{name} needs a draft model: set draft_model ({SPEC}.{MODEL})")
+        raise InputError(f"{name} needs a draft model: set draft_model under [keep] or [knobs] ({SPEC}.{MODEL})")
     _tree_allowed(method, wanted, full)
 
 

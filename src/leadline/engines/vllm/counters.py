@@ -21,7 +21,6 @@ DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-PREEMPTED = "vllm:num_preemptions_total"
 CACHE = "vllm:cache_config_info"
 _MOST_POSITIONS = 1 << 12
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from leadline.dialect.signs import Sign, by_supervisor, last_line, masked_line, telling
+from leadline.dialect.signs import SIGKILL, Sign, by_supervisor, last_line, masked_line, telling
 from leadline.engines.vllm import dialect, signs
-from leadline.engines.vllm.loglines import Stats, stats
+from leadline.engines.vllm.loglines import Stats, raised, stats
 from leadline.errors import InputError
 from leadline.evidence import Diagnosis, Evidence, ExitFacts, Failure
 from leadline.launch import LaunchSpec, masked
@@ -34,6 +34,7 @@ _PHASES = (
 """What goes on from such a line on, and the class of a lack of memory in it."""
 _SIGINT, _SIGTERM = 2, 15
 _ORDERLY = {0, 128 + _SIGINT, 128 + _SIGTERM}
+_MAYBE_KILLED = "exit code 137 is 128+9: most likely SIGKILL, seen through a shell or a container"
 _WARM_UP = re.compile(r"CUDA out of memory occurred when warming up")
 _LESS_HOST_MEMORY = "give it more memory, or take less of --cpu-offload-gb, --swap-space or the model"
 _GRAPHS = "lower --max-cudagraph-capture-size or --gpu-memory-utilization, or take less depth"
@@ -60,8 +61,9 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
         return said if exit is None else _with_exit(said, exit)
     last = _stopped(evidence) or _first(evidence.log, signs.START_LIMIT)
     if exit is not None:
-        return last or _by_exit(exit, evidence.log)
-    return hang(evidence.log) or last or _by_replies(evidence)
+        return last or _raised(evidence) or _by_exit(exit, evidence.log)
+    said = hang(evidence.log) or last or _raised(evidence) or _by_replies(evidence)
+    return said or _first(evidence.log, signs.LIVING) or _nothing()
 
 
 def _stopped(evidence: Evidence) -> Diagnosis | None:
@@ -69,6 +71,21 @@ def _stopped(evidence: Evidence) -> Diagnosis | None:
     exit = evidence.exit
     orderly = exit is None or exit.code in _ORDERLY or exit.signal in (_SIGINT, _SIGTERM)
     return _first(evidence.log, signs.STOPPED) if orderly else None
+
+
+def _raised(evidence: Evidence) -> Diagnosis | None:
+    """The exception that the log ends with. A server that is there has survived it; so may one that runs."""
+    exit, health = evidence.exit, evidence.replies.get("health")
+    there = evidence.process is not None or (health is not None and health.status)
+    text = raised(evidence.log)
+    if text is None or (exit is None and there):
+        return None
+    return Diagnosis(
+        failure=Failure.CRASHED,
+        reason=f"its log ends with an exception: {masked_line(text)}" + (f" ({exit})" if exit is not None else ""),
+        line=masked_line(text),
+        remedy="read the traceback in its log, and look for the message among vLLM's issues",
+    )
 
 
 def hang(log: str) -> Diagnosis | None:
@@ -179,15 +196,16 @@ def _by_exit(exit: ExitFacts, log: str) -> Diagnosis:
             line=last_line(log),
             remedy="start it by hand to see why",
         )
+    killed = exit.code == 128 + SIGKILL
     return Diagnosis(
         failure=Failure.CRASHED,
-        reason=f"it ended by itself ({exit}), and no line of its log says why",
+        reason=f"it ended by itself ({exit}), and no line of its log says why" + f"; {_MAYBE_KILLED}" * killed,
         line=last_line(log),
-        remedy="read the end of its log",
+        remedy="read the end of its log" + "; look in dmesg for the out-of-memory killer" * killed,
     )
 
 
-def _by_replies(evidence: Evidence) -> Diagnosis:
+def _by_replies(evidence: Evidence) -> Diagnosis | None:
     health, ready = evidence.replies.get("health"), evidence.replies.get("ready")
     if health is not None and health.status == 503:
         return Diagnosis(
@@ -209,6 +227,10 @@ def _by_replies(evidence: Evidence) -> Diagnosis:
             line=last_line(evidence.log),
             remedy="look at disk and download speed; raise start_stall_s if it is only slow",
         )
+    return None
+
+
+def _nothing() -> Diagnosis:
     return Diagnosis(
         failure=Failure.UNKNOWN,
         reason="it runs, and nothing in its log or its answers says what is wrong",

@@ -41,6 +41,14 @@ _USAGE = re.compile(r"KV cache usage: (?P<percent>\d+\.\d+)%")
 _SPEC_LINE = "SpecDecoding metrics: "
 _PAIR = re.compile(r"(?P<name>[A-Z][A-Za-z -]*?): (?P<value>nan|\d+(?:\.\d+)?)")
 _PER_POSITION = re.compile(r"Per-position acceptance rate: (?P<rates>\d\.\d+(?:, \d\.\d+)*)")
+_TRACEBACK = "Traceback (most recent call last):"
+_WRITER = re.compile(
+    r"^(?:\([^()]{1,80}\) ?)?(?:(?P<level>[A-Z]{4,8}) \d\d-\d\d [\d:.]{8,15} (?:\[[^\]]{1,200}\] ?)?)?"
+)
+"""Process, level, time and place, of which vLLM writes any or none before each line of a traceback."""
+_EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:: .*)?")
+_OTHER = re.compile(r"^(?:INFO|WARNING|DEBUG|ERROR|CRITICAL):? |\bHTTP/\d")
+_BETWEEN = ("During handling of the above", "The above exception was")
 GIB = 1 << 30
 
 
@@ -172,6 +180,33 @@ def drafting(line: str) -> Drafting | None:
         mean_length=None if mean == "nan" else float(mean),
         position_rates=tuple(map(float, rates["rates"].split(", "))) if rates else (),
     )
+
+
+def raised(log: str) -> str | None:
+    """The exception of the traceback that the log ends with, when nothing but that traceback follows its first line.
+
+    What the exception itself says in further lines still belongs to it; a line of the log's own does not.
+    """
+    found: str | None = None
+    inside = frames = False
+    for line in log.splitlines():
+        writer = _WRITER.match(line)
+        rest = line[writer.end() :] if writer else line
+        if _TRACEBACK in rest:
+            # Of a chain, the last one counts.
+            found, inside, frames = None, True, True
+        elif inside and rest.startswith((" ", "\t")):
+            frames = True
+        elif inside and frames and _EXCEPTION.fullmatch(rest):
+            found, frames = rest, False
+        elif rest.strip() and not rest.startswith(_BETWEEN) and (frames or _speaks(rest, writer)):
+            found, inside = None, False
+    return found
+
+
+def _speaks(rest: str, writer: re.Match[str] | None) -> bool:
+    """Whether a line is the log's own, and none of an exception's further lines."""
+    return bool(_OTHER.search(rest)) or (writer is not None and writer["level"] not in (None, "ERROR"))
 
 
 def _last_number(pattern: re.Pattern[str], log: str) -> int | None:

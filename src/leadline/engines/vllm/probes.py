@@ -5,7 +5,7 @@ Any bytes are accepted; what cannot be read is None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leadline.dialect.answers import json_of, list_of, number_of, object_of, text_of, whole_of
@@ -103,20 +103,32 @@ def _depth(info: Mapping[str, Any], samples: Samples, line: EngineLine, log: str
 def _kv_tokens(samples: Samples, log: str) -> int | None:
     """The label that says it, else the log, else blocks * block size, which is too much for a hybrid model."""
     labels = [s.labels for s in samples.by_name.get(counters.CACHE, ())]
-    told = [int(t) for one in labels if (t := one.get("kv_cache_size_tokens", "")).isdecimal() and len(t) < 16]
+    told = [
+        (one.get("engine", ""), int(t))
+        for one in labels
+        if (t := one.get("kv_cache_size_tokens", "")).isdecimal() and len(t) < 16
+    ]
     if told:
-        return sum(told)
+        return _over_engines(told)
     if (logged := loglines.kv_tokens(log)) is not None:
         return logged
     sizes = [
-        int(n) * int(b)
+        (one.get("engine", ""), int(n) * int(b))
         for one in labels
         if (n := one.get("num_gpu_blocks", "")).isdecimal()
         and (b := one.get("block_size", "")).isdecimal()
         and len(n) < 12
         and len(b) < 7
     ]
-    return sum(sizes) if sizes else None
+    return _over_engines(sizes) if sizes else None
+
+
+def _over_engines(sizes: Sequence[tuple[str, int]]) -> int:
+    """Engines add up; several series of one engine say the same of it, and the largest counts."""
+    most: dict[str, int] = {}
+    for name, size in sizes:
+        most[name] = max(size, most.get(name, 0))
+    return sum(most.values())
 
 
 def _fraction(info: Mapping[str, Any], samples: Samples, asked: Setting, log: str) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from leadline.dialect.question import ask_package
 from leadline.dialect.source import Source, base_name, find
 from leadline.errors import InputError
 from leadline.launch import LaunchSpec
@@ -19,15 +20,6 @@ _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?(?:\.exe)?")
 _PROGRAM = re.compile(r"vllm(?:\.exe)?")
 _SCRIPT = "vllm/entrypoints/openai/api_server.py"
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
-_DO_MORE = frozenset({"nsys", "mpirun", "systemd-run", "catchsegv"})
-"""Wrappers that do more than start a command."""
-
-_DECIDING = re.compile(r"PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|PYTHON\w+|CONDA_\w+|HOME")
-"""Variables that decide which package is found."""
-
-_ASK = "from importlib.metadata import version; print(version('vllm'))"
-_BESIDE = '"$(dirname "$(command -v "$1")")/python3" -c "$0" 2>/dev/null || exec "$1" --version'
-"""The interpreter beside the program; else the program itself, which imports all of vLLM and so takes its time."""
 
 
 def starts(words: Sequence[str], at: int) -> int:
@@ -63,29 +55,9 @@ def serves(head: Sequence[str]) -> bool:
 
 
 def version_argv(launch: LaunchSpec) -> tuple[str, ...] | None:
-    """Asks the metadata of the package that the launch's own interpreter would import; vLLM itself is not imported.
-
-    Wrappers stay, since they may choose the interpreter, and so do the launch's folder and the variables that decide
-    which package is found. None when a shell or a container starts it, or a program of another name.
-    """
-    try:
-        source = find(launch, SERVER, starts)
-    except InputError:
-        return None
-    at = source.located.at
-    wrappers, program = source.head[:at], source.head[at]
-    if source.contained or source.scripted or not starts(source.head, at):
-        return None
-    if any(base_name(word) in _DO_MORE for word in wrappers):
-        return None
-    around = [
-        *(("-C", launch.cwd) if launch.cwd else ()),
-        *(f"{n}={v}" for n, v in launch.env if _DECIDING.fullmatch(n)),
-    ]
-    prefix = (*(("env", *around) if around else ()), *wrappers)
-    if _PYTHON.fullmatch(base_name(program)):
-        return (*prefix, program, "-c", _ASK)
-    return (*prefix, "sh", "-c", _BESIDE, _ASK, program)
+    """Asks the package's metadata; else `vllm --version`, which imports all of vLLM and so takes its time."""
+    names = ("vllm", "vllm.exe")
+    return ask_package(launch, SERVER, starts, "vllm", programs=names, otherwise=("", "--version"))
 
 
 def _program(words: Sequence[str], at: int) -> int:

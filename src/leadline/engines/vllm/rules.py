@@ -95,7 +95,10 @@ def draft_tensor_parallel(look: Look) -> str:
 
 def draft_is_there(look: Look) -> str:
     if look.depth and methods.needs_draft(look.method) and not look.spec.get(DRAFT):
-        return f"{look.method} needs a draft model, and vLLM does not start without one: set draft_model"
+        return (
+            f"{look.method} needs a draft model, and vLLM does not start without one: set draft_model under [keep] or "
+            "[knobs]"
+        )
     return ""
 
 

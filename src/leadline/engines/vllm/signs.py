@@ -71,13 +71,24 @@ START_LIMIT = (
 )
 """What a supervisor says, when nothing else in the log tells."""
 
+_ONE_REQUEST = (
+    r"To serve at least one request with the models?'s max seq len \((?P<length>\d+)\), \(?(?P<need>[\d.]+) Gi?B KV"
+    r" cache is needed, which is larger than the available KV cache memory \((?P<have>[\d.]+) Gi?B\)"
+)
+"""Releases differ in "the model's" and "the models's", and in GB and GiB for 2^30 bytes."""
+_SHORTER = (
+    "lower --max-model-len, or raise --gpu-memory-utilization; less depth leaves a little more",
+    "smaller shares, deeper settings and more requests at once fail too",
+    ("memory_fraction-", *_DEEPER),
+)
+
 MEMORY = (
     sign(
-        r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than"
+        r"Free memory on (?P<device>device(?: [^\s(]+)?) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than"
         r" desired GPU memory utilization \((?P<share>[\d.]+), (?P<want>[\d.]+) GiB\)",
         Failure.DEVICE_OOM_START,
         "{want} GiB of {device} were asked for (share {share}), and {free} of {total} GiB are free",
-        "lower --gpu-memory-utilization, or end what else holds memory of the device",
+        "end what else uses the GPU, or lower --gpu-memory-utilization",
         "larger shares fail too",
         ("memory_fraction+",),
     ),
@@ -90,14 +101,23 @@ MEMORY = (
         ("memory_fraction-", *_DEEPER),
     ),
     sign(
-        r"To serve at least one request with the model's max seq len \((?P<length>\d+)\), \(?(?P<need>[\d.]+) GiB KV"
-        r" cache is needed, which is larger than the available KV cache memory \((?P<have>[\d.]+) GiB\)"
-        r"(?:\..*?estimated maximum model length is (?P<fits>\d+))?",
+        rf"{_ONE_REQUEST}\..*?estimated maximum model length is (?P<fits>\d+)",
         Failure.KV_STARVED,
         "one request of {length} tokens needs {need} GiB of KV cache, and there are {have} GiB (fits: {fits} tokens)",
-        "lower --max-model-len, or raise --gpu-memory-utilization; less depth leaves a little more",
-        "smaller shares and deeper settings fail too",
-        ("memory_fraction-", *_DEEPER),
+        *_SHORTER,
+    ),
+    sign(
+        _ONE_REQUEST,
+        Failure.KV_STARVED,
+        "one request of {length} tokens needs {need} GiB of KV cache, and there are {have} GiB",
+        *_SHORTER,
+    ),
+    sign(
+        r"[Tt]he models?'s max seq len \((?P<length>\d+)\) is larger than the maximum number of tokens that can be"
+        r" stored in KV cache \((?P<have>\d+)\)",
+        Failure.KV_STARVED,
+        "one request may have {length} tokens, and the KV cache holds {have}",
+        *_SHORTER,
     ),
     sign(
         r"max_num_seqs \((?P<asked>\d+)\) exceeds available Mamba cache blocks \((?P<blocks>\d+)\)",
@@ -238,6 +258,13 @@ MODELS = (
 
 SURROUNDINGS = (
     sign(
+        r"Error in memory profiling\. Initial free memory",
+        Failure.ENVIRONMENT,
+        "another process of the GPU freed memory while vLLM measured what it needs itself",
+        "try again; if it comes back, wait until what ran on the GPU before has ended, or end it",
+        "says nothing of any setting",
+    ),
+    sign(
         r"No CUDA GPUs are available|Failed to infer device type|CUDA driver version is insufficient"
         r"|libcuda\.so\S*: cannot open|no NVIDIA driver",
         Failure.ENVIRONMENT,
@@ -314,6 +341,19 @@ DEAD = (
     ),
 )
 """What says that it ended, and not why: it counts when nothing else tells."""
+
+LIVING = (
+    sign(
+        r"Running: \d+ reqs, Waiting: \d+ reqs,.*?\bPreemptions: (?P<n>0*[1-9]\d*)\b",
+        Failure.KV_STARVED,
+        "the KV cache is too small for the requests in flight: vLLM puts running ones back ({n} between two reports) "
+        "and computes them again",
+        "lower --max-num-seqs, or give the KV cache more: a higher --gpu-memory-utilization, less depth",
+        "more requests at once, a deeper draft or a smaller share is starved too",
+        ("max_running+", "depth+", "memory_fraction-"),
+    ),
+)
+"""The server goes on after these, so they do not say why it ended (`vllm/v1/metrics/loggers.py`)."""
 
 STOPPED = (
     sign(

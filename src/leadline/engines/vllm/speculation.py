@@ -67,11 +67,13 @@ def put_in_force(options: Options, now: Setting, full: Setting, release: Release
     method, draft = full.get("spec_method"), full.get("draft_model")
     if method is None and draft is None:
         raise InputError(
-            f"depth={full.depth} needs a method or a draft model: set spec_method to one of "
+            f"depth={full.depth} needs a method or a draft model: set spec_method under [keep] or [knobs], to one of "
             f"{', '.join(methods.METHODS)}"
         )
     if methods.needs_draft(method) and draft is None:
-        raise InputError(f"{method} needs a draft model, and vLLM does not start without one: set draft_model")
+        raise InputError(
+            f"{method} needs a draft model, and vLLM does not start without one: set draft_model under [keep] or [knobs]"
+        )
     if method != now.get("spec_method") and (why := without_method(release, str(method))):
         raise InputError(why)
     if method != now.get("spec_method"):

@@ -6,7 +6,7 @@ last release without it is given, so that nothing is refused that might be there
 
 from __future__ import annotations
 
-import re
+from leadline.dialect.question import numbers
 
 Release = tuple[int, int, int]
 
@@ -31,13 +31,10 @@ METHODS_SINCE: dict[str, Release] = {
 METHODS_UNTIL: dict[str, Release] = {"medusa": (0, 33, 0), "mlp_speculator": (0, 33, 0)}
 """From this release on the method is refused."""
 
-_NUMBERS = re.compile(r"(?<![\w.])v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?")
-
 
 def release(version: str | None) -> Release | None:
     """Of what `vllm --version` prints, of /version, or of a log; None when no version can be seen in it."""
-    found = _NUMBERS.findall(version or "")
-    return (int(found[-1][0]), int(found[-1][1]), int(found[-1][2] or 0)) if found else None
+    return numbers(version)
 
 
 def has(now: Release | None, since: Release, *, unknown: bool) -> bool:
