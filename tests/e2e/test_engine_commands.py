@@ -94,9 +94,9 @@ def test_what_the_supervisor_saw_decides_where_the_log_is_silent(
     assert ("if it has ended, say how" in called.stdout) == (words == ())
 
 
-def test_a_log_that_ends_in_a_traceback_needs_the_exit_code(tmp_path: Path) -> None:
+def test_a_log_that_ends_in_a_traceback_says_it_with_or_without_the_exit_code(tmp_path: Path) -> None:
     words = ("diagnose", "--engine", "sglang", str(BAD_COMBINATION))
-    assert told(leadline(*words, cwd=tmp_path))["class"] == "unknown"
+    assert told(leadline(*words, cwd=tmp_path))["class"] == "flags_do_not_go_together"
     assert told(leadline(*words, "--exit", "1", cwd=tmp_path))["class"] == "flags_do_not_go_together"
 
 

@@ -240,7 +240,7 @@ def test_versions_are_read(text: str | None, patch: int | None) -> None:
         (MODULE, "env PYTHONPATH=/site python3 -c"),
         ("env A=1 /o/bin/python3.12 -u -m sglang.launch_server", "env PYTHONPATH=/site env A=1 /o/bin/python3.12 -c"),
         ("conda run -n s python -m sglang.launch_server", "env PYTHONPATH=/site conda run -n s python -c"),
-        ("uv run sglang serve", "env PYTHONPATH=/site uv run sh -c"),
+        ("uv run sglang serve", None),
         ("/o/bin/sglang serve", "env PYTHONPATH=/site sh -c"),
         ("nsys profile python3 -m sglang.launch_server", None),
         ("bash -c 'sglang serve --port 1'", None),

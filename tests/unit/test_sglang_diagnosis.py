@@ -11,7 +11,7 @@ from support_sglang import GOLDEN, PATTERNS, look, text
 from leadline.dialect.signs import masked_line
 from leadline.engines.sglang.diagnosis import diagnose
 from leadline.engines.sglang.stages import Stage, stage_after
-from leadline.evidence import Diagnosis, Evidence, ExitFacts, Failure, Reply
+from leadline.evidence import Diagnosis, Evidence, ExitFacts, Failure, ProcessFacts, Reply
 
 EXPECTED = {name: said for name, said in json.loads(text("expected.json")).items() if "failure" in said}
 SAMPLES = {entry["name"]: entry["sample"] for entry in json.loads(PATTERNS.read_text(encoding="utf-8"))}
@@ -270,6 +270,34 @@ def test_flags_that_do_not_go_together() -> None:
     got = died(log, 1)
     assert (got.failure, got.line) == (Failure.BAD_COMBINATION, message)
     assert "topk = 1" in got.reason
+
+
+def test_a_log_that_ends_with_a_traceback() -> None:
+    """Nobody knows whether it ended; what came last tells, and by the same rules."""
+    real = text("fail-badcombo.log")
+    assert diagnose(Evidence(log=real)).failure is Failure.BAD_COMBINATION
+    assert diagnose(Evidence(log=real)) == died(real, 1)
+    loose = 'Traceback (most recent call last):\n  File "/o/x.py", line 1, in run\n    go()\nKeyError: 3\nmore of it\n'
+    got = diagnose(Evidence(log=START + loose))
+    assert (got.failure, got.line) == (Failure.CRASHED, "KeyError: 3")
+    assert alive(START + loose, health=0).failure is Failure.CRASHED
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        '[2026-11-30 12:00:01] INFO:     127.0.0.1:4 - "POST /generate HTTP/1.1" 200 OK\n',
+        'INFO:     127.0.0.1:4 - "POST /generate HTTP/1.1" 200 OK\n',
+        DECODE + "90.00, #queue-req: 0\n",
+    ],
+)
+def test_a_traceback_that_it_survived(after: str) -> None:
+    loose = 'Traceback (most recent call last):\n  File "/o/x.py", line 1, in run\n    go()\nKeyError: 3\n'
+    assert diagnose(Evidence(log=START + loose + after)).failure is Failure.UNKNOWN
+    assert alive(START + loose, ready=200).failure is Failure.UNKNOWN
+    assert diagnose(Evidence(log=START + loose.replace("KeyError: 3\n", ""))).failure is Failure.UNKNOWN
+    running = ProcessFacts(pid=1, start_id="1", argv=("sglang",))
+    assert diagnose(Evidence(log=START + loose, process=running)).failure is Failure.UNKNOWN
 
 
 def test_secrets_stay_out_of_the_evidence() -> None:

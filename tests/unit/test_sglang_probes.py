@@ -128,9 +128,37 @@ def test_asked_for_a_depth_and_none_runs() -> None:
     )
     found = server.effective(look(server_info=plain_info(), argv=argv))
     assert (found.depth, found.speculating, found.topk, found.draft_tokens) == (0, False, None, None)
-    plain = SAMPLES["sg.decode.nospec"]
+    plain = "\n".join([SAMPLES["sg.decode.nospec"]] * 3)
     assert server.effective(look(server_info=server_info(), log=plain)).speculating is False
     assert server.effective(look(server_info=server_info(), log=plain)).depth == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "speculating"),
+    [
+        ("", True),
+        ("-", None),
+        ("--", None),
+        ("---", False),
+        ("+-", None),
+        ("+---", None),
+        ("+" + "-" * 19, None),
+        ("+" + "-" * 20, False),
+        ("---+", True),
+        ("--i", None),
+        ("+iii", True),
+    ],
+)
+def test_one_decode_line_without_an_acceptance_length_is_no_end_of_speculation(
+    lines: str, speculating: bool | None
+) -> None:
+    """Of the latest lines that ran a batch: `+` with a length, `-` without, `i` with no request."""
+    plain = SAMPLES["sg.decode.nospec"]
+    texts = {"+": SAMPLES["sg.decode"], "-": plain, "i": plain.replace("#running-req: 1,", "#running-req: 0,")}
+    found = server.effective(look(server_info=server_info(), log="\n".join(texts[c] for c in lines)))
+    assert found.speculating is speculating
+    assert found.depth == {True: 3, False: 0, None: None}[speculating]
+    assert server.effective(look(server_info=plain_info(), log=plain)).speculating is False
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,23 @@ def test_out_of_memory_by_how_far_it_had_come(before: tuple[str, ...], failure: 
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "[TRT-LLM] [E] Failed to initialize executor on rank 0: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0",
+        "[TRT-LLM] [E] Failed to initialize executor on rank 0: CUDA out of memory",
+        "RuntimeError: Failed to initialize executor: CUDA out of memory.",
+        "[TRT-LLM] [E] Failed to initialize executor on rank 0:\nCUDA out of memory.",
+    ],
+)
+def test_an_executor_that_finds_no_memory(line: str) -> None:
+    said = ended(line)
+    assert said.failure is Failure.DEVICE_OOM_START
+    assert "memory_fraction+" in said.fails_too
+    assert "LOWER" in said.remedy
+    assert "?" not in said.reason
+
+
+@pytest.mark.parametrize(
     ("line", "failure", "words"),
     [
         (
@@ -172,6 +189,8 @@ def test_no_meaning_is_given_to_exit_codes() -> None:
         assert said.failure is Failure.UNKNOWN
         assert f"exit code {code}" in said.reason
         assert said.line == "nothing telling"
+        assert ("137 is 128+9: most likely SIGKILL" in said.reason) == (code == 137)
+        assert ("dmesg for the out-of-memory killer" in said.remedy) == (code == 137)
     assert ended("nothing", signal=11).failure is Failure.CRASHED
     assert ended(TABLE, signal=9).failure is Failure.KILLED
 

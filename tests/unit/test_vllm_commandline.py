@@ -279,8 +279,16 @@ def test_the_oldest_release_has_another_flag_for_graphs() -> None:
 @pytest.mark.parametrize(
     ("base", "setting", "says"),
     [
-        ("vllm serve m", "depth=3", "needs a method or a draft model"),
-        ("vllm serve m", "depth=3 spec_method=eagle3", "eagle3 needs a draft model"),
+        (
+            "vllm serve m",
+            "depth=3",
+            r"a method or a draft model: set spec_method under \[keep\] or \[knobs\], to one of",
+        ),
+        (
+            "vllm serve m",
+            "depth=3 spec_method=eagle3",
+            r"eagle3 needs a draft model.* set draft_model under \[keep\] or \[knobs\]",
+        ),
         ("vllm serve m", "depth=3 spec_method=mtp topk=2", "one chain"),
         ("vllm serve m", "depth=3 spec_method=mtp draft_tokens=4", "depth \\+ 1"),
         ("vllm serve m", "depth=2000 spec_method=mtp", "from 0 to 1024"),
@@ -397,7 +405,7 @@ def test_asks_for_the_version_without_importing_vllm() -> None:
     beside = engine.version_argv(command("/venv/bin/vllm serve m", PATH="/venv/bin"))
     assert beside is not None
     assert beside[:4] == ("env", "PATH=/venv/bin", "sh", "-c")
-    assert beside[-1] == "/venv/bin/vllm"
+    assert beside[-2:] == ("/venv/bin/vllm", "--version")
     assert engine.version_argv(command("docker run vllm/vllm-openai --model m")) is None
 
 

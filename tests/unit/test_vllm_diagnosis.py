@@ -11,7 +11,7 @@ from support_vllm import log, look
 
 from leadline.engines.vllm import engine, signs
 from leadline.engines.vllm.diagnosis import HANGS
-from leadline.evidence import Diagnosis, Evidence, ExitFacts, Failure, Reply
+from leadline.evidence import Diagnosis, Evidence, ExitFacts, Failure, ProcessFacts, Reply
 
 PATTERNS = Path(__file__).parents[1] / "golden" / "patterns" / "log_lines.json"
 SAMPLES = {p["name"]: p["sample"] for p in json.loads(PATTERNS.read_text(encoding="utf-8"))}
@@ -89,9 +89,119 @@ def test_every_sample_of_a_failure_is_told() -> None:
 
 
 def test_samples_of_a_healthy_server_are_no_failure() -> None:
+    """Requests that were put back are a fact of that line of statistics, and no health."""
     healthy = [s for n, s in SAMPLES.items() if n.startswith("vl.") and ".F." not in n]
+    assert sum("Preemptions: 3, " in s for s in healthy) == 1
+    healthy = [s.replace("Preemptions: 3, ", "Preemptions: 0, ") for s in healthy]
     assert alive(*healthy, health=200, ready=200).failure is Failure.UNKNOWN
-    assert alive(*log("mtp-3").splitlines(), health=200, ready=200).failure is Failure.UNKNOWN
+    served = log("mtp-3")
+    assert alive(*served.splitlines(), health=200, ready=200).failure is Failure.KV_STARVED
+    quiet = re.sub(r" Preemptions: \d+,", "", served)
+    assert alive(*quiet.splitlines(), health=200, ready=200).failure is Failure.UNKNOWN
+
+
+@pytest.mark.parametrize("model", ["model", "models"])
+@pytest.mark.parametrize("unit", ["GiB", "GB"])
+@pytest.mark.parametrize("fits", ["", ". Based on the available memory, the estimated maximum model length is 33168."])
+def test_one_request_does_not_fit(model: str, unit: str, fits: str) -> None:
+    line = (
+        f"ValueError: To serve at least one request with the {model}'s max seq len (131072), (16.00 {unit} KV cache is "
+        f"needed, which is larger than the available KV cache memory (4.05 {unit})"
+    )
+    said = ended("Available KV cache memory: 4.05 GiB", line + fits, "EngineCore failed to start.")
+    assert said.failure is Failure.KV_STARVED
+    assert said.fails_too == ("memory_fraction-", "depth+", "max_running+")
+    assert said.remedy.startswith("lower --max-model-len, or raise --gpu-memory-utilization")
+    assert "needs 16.00 GiB of KV cache, and there are 4.05 GiB" in said.reason
+    assert ("fits: 33168 tokens" in said.reason) == bool(fits)
+    assert "?" not in said.reason
+
+
+def test_one_request_does_not_fit_in_the_older_words() -> None:
+    said = ended(
+        "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can be stored "
+        "in KV cache (26064). Try increasing `gpu_memory_utilization` or decreasing `max_model_len`"
+    )
+    assert (said.failure, said.fails_too) == (Failure.KV_STARVED, ("memory_fraction-", "depth+", "max_running+"))
+    assert "131072 tokens, and the KV cache holds 26064" in said.reason
+
+
+@pytest.mark.parametrize("device", ["device", "device cuda:0"])
+def test_somebody_else_holds_the_device(device: str) -> None:
+    said = ended(
+        f"ValueError: Free memory on {device} (20.3/79.1 GiB) on startup is less than desired GPU memory utilization "
+        "(0.9, 71.2 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+    )
+    assert (said.failure, said.fails_too) == (Failure.DEVICE_OOM_START, ("memory_fraction+",))
+    assert said.remedy == "end what else uses the GPU, or lower --gpu-memory-utilization"
+    assert f"71.2 GiB of {device} were asked for (share 0.9), and 20.3 of 79.1 GiB are free" in said.reason
+
+
+def test_a_neighbour_that_goes_while_memory_is_measured_says_nothing_of_the_flags() -> None:
+    said = ended(
+        "(EngineCore_DP0 pid=7) AssertionError: Error in memory profiling. Initial free memory 20.31 GiB, current free "
+        "memory 71.90 GiB. This happens when other processes sharing the same container release GPU memory while vLLM "
+        "is profiling during initialization."
+    )
+    assert (said.failure, said.fails_too) == (Failure.ENVIRONMENT, ())
+    assert "try again" in said.remedy
+
+
+def test_requests_that_were_put_back_starve() -> None:
+    """While it lives, and only then: an end has another reason."""
+    put_back = stats(made=900.0).replace("Waiting: 0 reqs,", "Waiting: 4 reqs, Preemptions: 3,")
+    said = alive(SERVING, put_back, health=200, ready=200)
+    assert (said.failure, said.line) == (Failure.KV_STARVED, put_back)
+    assert "(3 between two reports)" in said.reason
+    assert said.fails_too == ("max_running+", "depth+", "memory_fraction-")
+    none = put_back.replace("Preemptions: 3", "Preemptions: 0")
+    assert alive(SERVING, none, health=200, ready=200).failure is Failure.UNKNOWN
+    assert ended(SERVING, put_back).failure is Failure.CRASHED
+    assert alive(SERVING, put_back, health=200, ready=0).failure is Failure.NOT_GENERATING
+
+
+TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "/opt/x/core.py", line 7, in run',
+    "    step()",
+    "torch._C.SomeError: a thing that nobody knows",
+    "its second line",
+)
+PREFIXES = ("", "(EngineCore_DP0 pid=12) ", "(EngineCore_DP0 pid=12) ERROR 11-30 12:00:00 [core.py:700] ")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_log_that_ends_with_a_traceback(prefix: str) -> None:
+    """Nobody knows whether it ended; what came last tells."""
+    lines = [prefix + line for line in TRACEBACK]
+    said = alive(SERVING, *lines)
+    assert (said.failure, said.line) == (Failure.CRASHED, TRACEBACK[3])
+    assert "a thing that nobody knows" in said.reason
+    assert alive(SERVING, *lines, "", "").failure is Failure.CRASHED
+    assert alive(SERVING, *lines, health=0).failure is Failure.CRASHED
+    chained = (*lines, "", prefix + "During handling of the above exception, another exception occurred:", "")
+    again = [prefix + line for line in TRACEBACK[:3]]
+    assert alive(SERVING, *chained, *again, prefix + "KeyError: 'last'").line == "KeyError: 'last'"
+    assert "a thing that nobody knows" in ended(SERVING, *lines).reason
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(
+    "after",
+    [
+        '(APIServer pid=1) INFO:     127.0.0.1:4 - "POST /v1/completions HTTP/1.1" 200 OK',
+        'INFO:     127.0.0.1:4 - "POST /v1/completions HTTP/1.1" 200 OK',
+        "(APIServer pid=1) INFO 11-30 12:00:10 [loggers.py:331] Engine 000: something",
+        "WARNING 11-30 12:00:10 [x.py:1] something",
+    ],
+)
+def test_a_traceback_that_it_survived(prefix: str, after: str) -> None:
+    lines = [prefix + line for line in TRACEBACK]
+    assert alive(SERVING, *lines, after).failure is Failure.UNKNOWN
+    assert alive(SERVING, *lines, health=200, ready=200).failure is Failure.UNKNOWN
+    assert alive(SERVING, *lines[:3]).failure is Failure.UNKNOWN, "the exception is not in the log yet"
+    running = ProcessFacts(pid=1, start_id="1", argv=("vllm",))
+    assert engine.diagnose(Evidence(log="\n".join(lines), process=running)).failure is Failure.UNKNOWN
 
 
 def test_what_to_do_points_the_right_way() -> None:
@@ -172,6 +282,10 @@ def test_the_supervisor_comes_first() -> None:
     assert ended(OOM, code=None, signal=9).failure is Failure.KILLED
     assert ended(OOM, SAMPLES["os.unit_oom"]).failure is Failure.HOST_OOM
     assert ended(code=137).failure is Failure.CRASHED
+    assert "137 is 128+9: most likely SIGKILL" in ended(code=137).reason
+    assert "dmesg for the out-of-memory killer" in ended(code=137).remedy
+    assert "SIGKILL" not in ended(code=1).reason
+    assert "dmesg" not in ended(code=1).remedy
     assert ended("bad words", code=2).failure is Failure.BAD_FLAG
 
 
@@ -327,7 +441,7 @@ def test_secrets_of_the_command_are_hidden(line: str) -> None:
 
 
 def test_every_sign_says_knobs_and_a_direction() -> None:
-    for sign in (*signs.TELLING, *signs.SUPERVISOR, *signs.START_LIMIT, *signs.REFUSED, *signs.DEAD):
+    for sign in (*signs.TELLING, *signs.SUPERVISOR, *signs.START_LIMIT, *signs.REFUSED, *signs.DEAD, *signs.LIVING):
         assert sign.reason
         assert sign.remedy
         for entry in sign.fails_too:

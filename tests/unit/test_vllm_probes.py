@@ -98,6 +98,11 @@ def test_capacity_from_blocks_where_nothing_better_is_said() -> None:
     assert engine.effective(look(page(0, cache=cache), log=log("plain"))).kv_tokens == 106_240
     two = page(0, cache='kv_cache_size_tokens="500"') + page(0, cache='kv_cache_size_tokens="400"', engine="1")
     assert engine.effective(look(two)).kv_tokens == 900
+    # Series that differ in another label are of one engine, and repeat it.
+    again = page(0, cache='kv_cache_size_tokens="450",rank="1"') + two
+    assert engine.effective(look(again)).kv_tokens == 900
+    blocks = page(0, cache=cache) + page(0, cache=f'{cache},rank="1"') + page(0, cache=cache, engine="1")
+    assert engine.effective(look(blocks)).kv_tokens == 32_000
 
 
 def test_capacity_and_concurrency_are_two_figures() -> None:

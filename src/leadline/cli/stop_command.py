@@ -28,8 +28,8 @@ def command(campaign: str, as_json: bool) -> None:
 
     Finished trials are kept; `leadline run` goes on with the others.
     """
-    from leadline.folder import Folder
     from leadline.errors import NotGivenBackError, RefusedError
+    from leadline.folder import Folder
     from leadline.journal.file import owner_of, replay
 
     folder = Folder.of(campaign)

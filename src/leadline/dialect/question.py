@@ -23,8 +23,8 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _BESIDE = 'd=$(command -v "$1") || exit 127; shift; "${d%/*}/python3" -c "$0" 2>/dev/null || exec "$@"'
 """The interpreter in the program's folder; else the words after the program."""
 
-_LOCAL = re.compile(r"(?<=[\w.])\+[\w.]+")
-_NUMBERS = re.compile(r"(?<![\w.])v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?!\d)(\.?dev)?")
+_NUMBERS = re.compile(r"(?<![\w.+])v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?!\d)(\.?dev)?")
+"""Not what stands behind a +, the label of a local build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def ask_package(
         return None
     prefix, words = asked
     for word in words:
-        if _PYTHON.fullmatch(base_name(word)):
+        if is_python(word):
             return (*prefix, word, "-c", ask)
         if base_name(word) in programs:
             return (*prefix, "sh", "-c", _BESIDE, ask, word, *(text or word for text in otherwise))
@@ -97,13 +97,18 @@ def ask_program(
     return (*asked[0], asked[1][0], *options)
 
 
+def is_python(word: str) -> bool:
+    """Whether a word of a command is a Python interpreter, by its name."""
+    return _PYTHON.fullmatch(base_name(word)) is not None
+
+
 def numbers(text: str | None) -> tuple[int, int, int] | None:
     """The first version in a text: `v0.5.16.post1` and `0.5.16+cu128` are (0, 5, 16), `0.6` is (0, 6, 0).
 
     None where no version can be seen, and for what a build from a source without its tags calls itself, `0.0.0.dev1`
     or `0.1.dev1+gabc` (setuptools-scm: "default versioning scheme"): it says nothing.
     """
-    found = _NUMBERS.search(_LOCAL.sub("", text or ""))
+    found = _NUMBERS.search(text or "")
     if found is None:
         return None
     number = int(found[1]), int(found[2]), int(found[3] or 0)

@@ -316,11 +316,7 @@ def _deciding(hints: Mapping[str, str], variables: Mapping[str, Variable]) -> st
 def _advice(launch: LaunchSpec, server: str) -> str:
     if base_name(launch.argv[0]) in _NO_SERVERS:
         return f"\n{base_name(launch.argv[0])} starts no server: give the command that does"
-    sourced = [
-        m[1]
-        for w in launch.argv
-        if (m := _SOURCED.search(w))
-    ]
+    sourced = [m[1] for w in launch.argv if (m := _SOURCED.search(w))]
     where = f" (it may be in {sourced[0]})" if sourced else ""
     return f"\nGive the {server} command itself{where}, with its environment beside it."
 

@@ -48,7 +48,10 @@ def put_in_force(line: CommandLine, now: Setting, full: Setting) -> CommandLine:
         return line
     method = full.get("spec_method")
     if not isinstance(method, str):
-        raise InputError(f"depth={full.depth} needs a method: set spec_method to one of {', '.join(METHODS)}")
+        names = ", ".join(METHODS)
+        raise InputError(
+            f"depth={full.depth} needs a method: set spec_method under [keep] or [knobs] to one of {names}"
+        )
     methods = _methods(method)
     line = _draft_model(line, full, methods)
     if line.last(SPEC_DEFAULT) or line.value(SPEC_TYPE) != method:
@@ -106,7 +109,10 @@ def _draft_model(line: CommandLine, full: Setting, methods: list[Method]) -> Com
         return line.drop(lambda name: name == DRAFT_HF).set(DRAFT_MODEL, model)
     needy = next((m.name for m in methods if m.needs_draft), None)
     if needy and not line.value(DRAFT_HF):
-        raise InputError(f"{needy} needs a draft model, and runs without speculation when it has none: set draft_model")
+        raise InputError(
+            f"{needy} needs a draft model, and runs without speculation when it has none: set draft_model under [keep] "
+            f"or [knobs]"
+        )
     return line
 
 

@@ -7,7 +7,6 @@ Sources, of 0.5.16, 0.5.20 and 0.5.23: `mem_cache/kv_cache_configurator.py` -> `
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import msgspec
@@ -15,6 +14,7 @@ import msgspec
 from leadline.dialect.answers import object_of
 from leadline.dialect.footprint import Words, number_bytes
 from leadline.dialect.modelshape import Linear, Shape
+from leadline.dialect.question import numbers
 from leadline.evidence import Device
 
 EAGLE = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "FROZEN_KV_MTP")
@@ -78,8 +78,7 @@ class Ask:
 
 
 def version_of(text: str | None) -> tuple[int, ...] | None:
-    found = re.match(r"\d+(?:\.\d+)*", text or "")
-    return tuple(int(n) for n in found[0].split(".")) if found else None
+    return numbers(text)
 
 
 def ask_of(words: Words, shape: Shape, version: tuple[int, ...] | None) -> Ask:

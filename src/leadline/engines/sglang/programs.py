@@ -6,10 +6,9 @@ the package's only programs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from leadline.dialect.question import ask_package
+from leadline.dialect.question import ask_package, is_python
 from leadline.dialect.source import Source, base_name
 from leadline.errors import InputError
 from leadline.launch import LaunchSpec
@@ -20,7 +19,6 @@ PROGRAMS: tuple[str, ...] = ("sglang.launch_server", "sglang/launch_server.py", 
 
 MODULE = "sglang.launch_server"
 
-_PYTHON = re.compile(r"(?:python|pypy)(?:\d+(?:\.\d+)*)?t?(?:\.exe)?")
 _SCRIPT = "sglang/launch_server.py"
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 
@@ -30,7 +28,7 @@ def starts(argv: Sequence[str], at: int) -> int:
     name = base_name(argv[at])
     if name == "sglang":
         return 2 if tuple(argv[at + 1 : at + 2]) == ("serve",) else 0
-    if not _PYTHON.fullmatch(name):
+    if not is_python(name):
         return 0
     i = at + 1
     while i < len(argv) and argv[i].startswith("-"):

@@ -118,7 +118,7 @@ def _draft_model(words: Words, method: Method, now: Setting, full: Setting) -> W
         return words.drop(lambda flag: flag in (DRAFT_MODEL, DRAFT_REVISION))
     if not isinstance(model, str):
         if method.draft is None:
-            raise InputError(f"{method.name} needs a draft model: set draft_model")
+            raise InputError(f"{method.name} needs a draft model: set draft_model under [keep] or [knobs]")
         return words
     if "draft_model" in now and now.get("draft_model") != model:
         words = words.drop(lambda flag: flag == DRAFT_REVISION)

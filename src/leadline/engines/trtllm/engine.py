@@ -24,6 +24,8 @@ from leadline.launch import LaunchSpec
 from leadline.space import Knob, Setting, Value
 from leadline.trial import RequestRecord
 
+_PROGRAMS: tuple[str, ...] = ("trtllm-serve",)
+
 
 @dataclass(frozen=True)
 class TensorRTLLM:
@@ -36,7 +38,7 @@ class TensorRTLLM:
     version: str | None = None
 
     name = "trtllm"
-    programs: tuple[str, ...] = ("trtllm-serve",)
+    programs = _PROGRAMS
     default_port = dialect.DEFAULT_PORT
     drafts_alone = "NGram"
 

@@ -131,9 +131,18 @@ UNIT = (
 MEMORY = (
     sign(
         r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ [KMGT]iB)"
-        r"(?:.*?of which (?P<free>[\d.]+ [KMGT]iB) is free)?",
+        r".*?of which (?P<free>[\d.]+ [KMGT]iB) is free",
         Failure.DEVICE_OOM_LOAD,
         "out of GPU memory: {size} more were asked for, and {free} were free",
+        _LESS_CACHE,
+        _MORE_MEMORY,
+        _MORE,
+        early=Failure.DEVICE_OOM_START,
+    ),
+    sign(
+        r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ [KMGT]iB)",
+        Failure.DEVICE_OOM_LOAD,
+        "out of GPU memory: {size} more were asked for",
         _LESS_CACHE,
         _MORE_MEMORY,
         _MORE,

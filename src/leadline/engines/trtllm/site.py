@@ -14,6 +14,7 @@ from typing import Any
 
 from leadline.dialect import yamlfile
 from leadline.dialect.commandline import CommandLine
+from leadline.dialect.question import numbers
 from leadline.dialect.yamlfile import Path
 from leadline.engines.trtllm.methods import AUTODEPLOY, TORCH
 from leadline.engines.trtllm.options import BACKEND, BATCH, CONFIG, FRACTION, KV_DTYPE, OVERRIDE, read

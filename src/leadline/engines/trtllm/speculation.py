@@ -63,7 +63,8 @@ def allowed(site: Site, wanted: Setting, full: Setting) -> None:
     name = full.get("spec_method")
     if not isinstance(name, str):
         raise InputError(
-            f"depth={full.depth} needs a method: set spec_method under [keep] or [knobs], to one of {', '.join(METHODS)}"
+            f"depth={full.depth} needs a method: set spec_method under [keep] or [knobs], to one of "
+            f"{', '.join(METHODS)}"
         )
     if name in NO_DEPTH:
         raise InputError(f"{TYPE} {name} cannot be tuned: {NO_DEPTH[name]}")

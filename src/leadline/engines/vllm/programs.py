@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from leadline.dialect.question import ask_package
+from leadline.dialect.question import ask_package, is_python
 from leadline.dialect.source import Source, base_name, find
 from leadline.errors import InputError
 from leadline.launch import LaunchSpec
 
 SERVER = "vLLM"
 API_SERVER, MAIN = "vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main"
-_PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?(?:\.exe)?")
 _PROGRAM = re.compile(r"vllm(?:\.exe)?")
 _SCRIPT = "vllm/entrypoints/openai/api_server.py"
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
@@ -27,7 +26,7 @@ def starts(words: Sequence[str], at: int) -> int:
     name = base_name(words[at])
     if _PROGRAM.fullmatch(name):
         return _program(words, at)
-    if not _PYTHON.fullmatch(name):
+    if not is_python(name):
         return 0
     i = at + 1
     while i < len(words) and words[i].startswith("-"):
@@ -44,7 +43,7 @@ def starts(words: Sequence[str], at: int) -> int:
 def located(launch: LaunchSpec) -> Source:
     """Raises InputError when vLLM is not in the command, or its words cannot be seen."""
     source = find(launch, SERVER, starts)
-    if _PYTHON.fullmatch(base_name(source.head[-1])):
+    if is_python(source.head[-1]):
         raise InputError(f"python does not start vLLM here: {launch}\nGive the `vllm serve` command.")
     return source
 

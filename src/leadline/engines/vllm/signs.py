@@ -84,8 +84,8 @@ _SHORTER = (
 
 MEMORY = (
     sign(
-        r"Free memory on (?P<device>device(?: [^\s(]+)?) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than"
-        r" desired GPU memory utilization \((?P<share>[\d.]+), (?P<want>[\d.]+) GiB\)",
+        r"Free memory on (?P<device>device(?: [^\s(]+)?) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less"
+        r" than desired GPU memory utilization \((?P<share>[\d.]+), (?P<want>[\d.]+) GiB\)",
         Failure.DEVICE_OOM_START,
         "{want} GiB of {device} were asked for (share {share}), and {free} of {total} GiB are free",
         "end what else uses the GPU, or lower --gpu-memory-utilization",

@@ -72,7 +72,8 @@ def put_in_force(options: Options, now: Setting, full: Setting, release: Release
         )
     if methods.needs_draft(method) and draft is None:
         raise InputError(
-            f"{method} needs a draft model, and vLLM does not start without one: set draft_model under [keep] or [knobs]"
+            f"{method} needs a draft model, and vLLM does not start without one: set draft_model under [keep] or "
+            "[knobs]"
         )
     if method != now.get("spec_method") and (why := without_method(release, str(method))):
         raise InputError(why)
