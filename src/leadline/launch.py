@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 
 import msgspec
 
-_SECRET_NAME = re.compile(r"KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|TOKEN(?!S|IZ)", re.IGNORECASE)
-_SECRET_FLAG = re.compile(
-    r"--(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password))(?P<value>=.*)?", re.DOTALL
-)
-_NAMED = r"(?P<name>(?:[a-z0-9]+[-_])*(?:api[-_]?key|token|secret|password))"
-_GAP = r"(?:[ \t]|\\\n)+"
-_TEXT = r"""(?!\\\n|<secret:)(?:\\"(?:(?!\\").)*\\"|"(?:[^"\\]|\\.)*"|'[^']*'|\\[^"\n]|[^\s'"\\;&|<>(){}])+"""
-_IN_SCRIPT = tuple(
-    re.compile(pattern, re.MULTILINE)
-    for pattern in (
-        rf"(?P<head>(?P<quote>[\"'])--{_NAMED}=)(?!<secret:)(?:(?!(?P=quote)).)+",
-        rf"(?P<head>--{_NAMED}\\?[\"']?(?:=|{_GAP}(?!--)))(?:{_TEXT})(?:{_GAP}(?!-){_TEXT})*",
-        rf"(?P<head>(?:-e|--env)(?:=|{_GAP})?(?P<quote>[\"'])(?P<name>[A-Za-z_]\w*)=)(?!<secret:)(?:(?!(?P=quote)).)+",
-        rf"(?P<head>(?:(?<![\w-])|(?<=\s-e))(?P<name>[A-Za-z_]\w*)\+?=){_TEXT}",
-        r"(?P<head>\$\{(?P<name>[A-Za-z_]\w*):?[-=?+])(?!<secret:)[^}]+",
-        rf"(?P<head>(?P<quote>\\?[\"']){_NAMED}(?P=quote)\s*:\s*(?P=quote))(?!<secret:)(?:(?!(?P=quote)).)+",
-        r"(?i:(?P<head>(?<![\w-])(?P<name>authorization|(?:[a-z]+-)*(?:api-key|token))[ \t]*:[ \t]*))"
-        r"(?![ \t]|<secret:)[^'\"\n\\]+",
-        r"(?P<head>(?<!\w)(?P<name>[a-z]{2,9})://[^\s/@:]*:)(?!<secret:)[^\s/@]+(?=@)",
-    )
-)
-_SET = re.compile(r"(?P<head>(?:-e|--env=)?(?P<name>[A-Za-z_]\w*)=)(?P<value>.*)", re.DOTALL)
-_SCRIPT_FOLLOWS = re.compile(r"-[a-z]*c[a-z]*")
-_SECRET_KEY = re.compile(
-    rf"(?P<head>^[ \t-]*[\"']?{_NAMED}[\"']?[ \t]*:[ \t]+)\S.*$",
-    re.IGNORECASE | re.MULTILINE,
-)
+from leadline.masking import masked_text, masked_words, secret_name
 
 
 class LaunchFile(msgspec.Struct, frozen=True):
@@ -71,44 +44,13 @@ def masked(launch: LaunchSpec) -> LaunchSpec:
     """The launch with `<secret:NAME>` for each value that looks like a secret, for printing and storing.
 
     Secret are: the value of an environment variable with KEY, TOKEN, SECRET, PASSWORD or the like in its name; the
-    words after `--api-key`, `--hf-token` and the like up to the next flag (vLLM takes several keys). Judged by name
-    alone, so a secret under an innocent name stays. In files, the value of a key with such a name. May be repeated.
+    words after `--api-key`, `--hf-token` and the like up to the next flag (vLLM takes several keys), in scripts too;
+    `user:PASSWORD@`; what begins like a token (`hf_`, `sk-`, `nvapi-`). In files, the value of a key with such a name.
+    Any other secret under an innocent name stays. May be repeated.
     """
-    files = tuple(LaunchFile(f.path, _SECRET_KEY.sub(r"\g<head><secret:\g<name>>", f.content)) for f in launch.files)
-    env = tuple((name, f"<secret:{name}>" if _SECRET_NAME.search(name) else value) for name, value in launch.env)
-    argv: list[str] = []
-    hiding = ""
-    for i, word in enumerate(launch.argv):
-        flag = _SECRET_FLAG.fullmatch(word)
-        just_after = i > 0 and hiding != "" and argv[-1].startswith("--")
-        if hiding and (just_after or not word.startswith("-")):
-            argv.append(f"<secret:{hiding}>")
-        elif flag and flag["value"] is not None:
-            argv.append(f"--{flag['name']}=<secret:{flag['name']}>")
-            hiding = ""
-        else:
-            argv.append(_masked_word(word, launch.argv[i - 1] if i else ""))
-            hiding = flag["name"] if flag else ""
-    return msgspec.structs.replace(launch, argv=tuple(argv), env=env, files=files)
-
-
-def _masked_word(word: str, before: str) -> str:
-    """A word that is a script, or sets a variable (`env HF_TOKEN=...`), without the secrets in it.
-
-    In a script rather too much is hidden than too little.
-    """
-    whole = _SET.fullmatch(word)
-    if whole and _SECRET_NAME.search(whole["name"]) and not _SCRIPT_FOLLOWS.fullmatch(before):
-        return f"{whole['head']}<secret:{whole['name']}>"
-    for pattern in _IN_SCRIPT:
-        word = pattern.sub(_hidden, word)
-    return _SECRET_KEY.sub(r"\g<head><secret:\g<name>>", word)
-
-
-def _hidden(found: re.Match[str]) -> str:
-    name = found["name"]
-    secret = _SECRET_NAME.search(name) or name.lower() == "authorization" or "://" in found["head"]
-    return f"{found['head']}<secret:{name}>" if secret else found[0]
+    files = tuple(LaunchFile(f.path, masked_text(f.content)) for f in launch.files)
+    env = tuple((name, f"<secret:{name}>" if secret_name(name) else value) for name, value in launch.env)
+    return msgspec.structs.replace(launch, argv=masked_words(launch.argv), env=env, files=files)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):

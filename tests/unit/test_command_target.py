@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -199,3 +200,13 @@ def test_a_launch_script_holds_no_secret_of_a_file(tmp_path: Path) -> None:
     launch = LaunchSpec(argv=("serve",), files=(file,), scratch=str(tmp_path))
     with pytest.raises(InputError, match="holds a secret"):
         script(launch, "note", "rm serve.sh")
+
+
+def test_a_launch_script_keeps_a_script_that_only_refers_to_its_secret() -> None:
+    word = 'exec serve --api-key "$KEY" --port 1'
+    assert f"exec bash -c {shlex.quote(word)}" in script(LaunchSpec(argv=("bash", "-c", word)), "note", "rm x")
+
+
+def test_a_launch_script_holds_no_secret_of_a_script() -> None:
+    with pytest.raises(InputError, match="a script in the command holds a secret"):
+        script(LaunchSpec(argv=("bash", "-c", "exec serve --api-key sk-12345678 --port 1")), "note", "rm x")

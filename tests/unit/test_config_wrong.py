@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -98,6 +99,47 @@ def test_a_command_with_a_secret_is_refused_with_the_way_out() -> None:
     assert "--api-key" in line
     assert "from a file, or from a variable" in line
     assert SECRET not in line
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (f'["env", "HF_TOKEN={SECRET}", "llama-server"]', "HF_TOKEN, which"),
+        ('["env", "AWS_SECRET_ACCESS_KEY=x y", "llama-server"]', "AWS_SECRET_ACCESS_KEY, which"),
+        (f'["docker", "run", "-e", "API_KEY={SECRET}", "IMAGE"]', "API_KEY, which"),
+        (f'["docker", "run", "-eAPI_KEY={SECRET}", "IMAGE"]', "API_KEY, which"),
+        (f'["bash", "-c", "exec llama-server --api-key {SECRET}"]', "api-key, which"),
+        (f'["bash", "-c", "HF_TOKEN={SECRET} exec llama-server"]', "HF_TOKEN, which"),
+        (f'["bash", "-c", "exec llama-server --api-key ${{KEY:-{SECRET}}}"]', "api-key, which"),
+        (f'["llama-server", "--grammar", "{{\\"token\\": \\"{SECRET}\\"}}"]', "a secret in clear"),
+        (f'["llama-server", "--hf-repo", "{SECRET}"]', "what looks like a secret"),
+        (f'["env", "HF_ENDPOINT=https://me:{SECRET}@hub", "llama-server"]', "an address with a password"),
+    ],
+)
+def test_a_secret_in_any_word_of_the_command_is_refused_and_not_shown(command: str, named: str) -> None:
+    (line,) = problems_of(SERVICE.replace('["llama-server"]', command) + REST)
+    assert LINE.fullmatch(line)
+    assert named in line.partition("; allowed")[0]
+    assert "from a file, or from a variable" in line
+    assert SECRET not in line
+    assert "x y" not in line
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "exec llama-server --api-key $KEY",
+        'exec llama-server --api-key "$KEY" --port 1',
+        'exec llama-server --api-key="${KEY:?is not set}"',
+        'exec llama-server --api-key "$(cat /run/key)" --port 1',
+        'HF_TOKEN=$(cat "$HOME/key") exec llama-server',
+        "HF_TOKEN=${HF_TOKEN:-} HF_TOKEN_PATH=/k exec llama-server",
+        'docker run -e HF_TOKEN -e "API_KEY=$API_KEY" IMAGE --max-tokens 5',
+    ],
+)
+def test_a_script_that_takes_its_secrets_from_elsewhere_is_allowed(script: str) -> None:
+    words = json.dumps(["bash", "-c", script])
+    parse_campaign(SERVICE.replace('["llama-server"]', words) + REST, "campaign.toml", NAMES)
 
 
 def test_brackets_nested_beyond_reading_are_a_problem_not_a_crash() -> None:

@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 from leadline.config.kinds import Kind, as_float, as_int, as_text
 from leadline.config.review import OUTSIDE, Review, dotted, found, listed, looks_secret, unshown
 from leadline.config.spec import Secret
+from leadline.masking import masked_words, secret_name
 
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_MASK = re.compile(r"(?P<user>://[^\s/@:]*:)?<secret:(?P<name>[^<>]*)>")
 _SECRET = '{ env = "NAME" }, { file = "PATH" } or { command = ["PROGRAM", "WORD"] }'
 _BODY_OURS = {
     "stream": "every request is streamed",
@@ -42,12 +44,28 @@ ARGV = Kind(words="a list of words, or one text that is split as a shell would",
 
 def _read_command(review: Review, key: str, value: object) -> tuple[str, ...] | None:
     argv = _read_argv(review, key, value)
-    for word in argv or ():
-        option = word.partition("=")[0]
-        if option.startswith("-") and looks_secret(option):
-            allowed = "a command that anybody may see: it is printed and kept"
+    allowed = "a command that anybody may see: it is printed and kept"
+    options = [w.partition("=")[0] for w in argv or () if w.startswith("-")]
+    for option in options:
+        if looks_secret(option):
             review.wrong(key, f"{option}, which takes a secret in clear", allowed, OUTSIDE)
+    for name, what in _secrets_in_clear(argv or ()).items():
+        if not any(option.lstrip("-") == name for option in options):
+            review.wrong(key, f"{what} (not shown)", allowed, OUTSIDE)
     return argv
+
+
+def _secrets_in_clear(argv: tuple[str, ...]) -> dict[str, str]:
+    """Secrets that stand in the words themselves, by name, and what each is; a script's `"$KEY"` and `$(cat FILE)` do
+    not stand there."""
+    shown = [s for word, s in zip(argv, masked_words(argv, references=False), strict=True) if word != s]
+    return {m["name"]: _clear(m["name"], m["user"]) for word in shown for m in _MASK.finditer(word)}
+
+
+def _clear(name: str, user: str | None) -> str:
+    if user:
+        return "an address with a password"
+    return "what looks like a secret in clear" if name == "token" else f"{name}, which is given a secret in clear"
 
 
 COMMAND = Kind(words=ARGV.words, read=_read_command)
@@ -87,7 +105,7 @@ def _read_env(review: Review, key: str, value: object) -> tuple[tuple[str, str],
         at = dotted(key, name)
         if not _VARIABLE.fullmatch(name):
             review.wrong(at, "a name that no variable can have", "letters, digits and _, no digit first")
-        elif looks_secret(name):
+        elif looks_secret(name) or secret_name(name):
             review.wrong(at, "a secret in clear (not shown)", "variables that anybody may see", OUTSIDE)
         elif as_text(text) is None:
             hint = f'did you mean "{text}"?' if as_int(text) is not None else ""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from leadline.evidence import Diagnosis, ExitFacts, Failure
+from leadline.masking import BARE, PREFIX, WORDS
 
 SIGKILL = 9
 LONGEST = 300
@@ -17,15 +18,22 @@ LONGEST = 300
 LOOKED_AT = 4000
 """Characters of a line that are searched: a line without an end must not cost minutes."""
 
-_SECRETS = re.compile(
-    r"(?i)(?P<name>\b[\w-]{0,40}(?:api[-_]?key|token|secret|password|authorization)\b['\"]?"
-    r"\s*(?:[=:]|\s)\s*(?:bearer\s+)?)"
-    r"(?P<value>['\"]?(?:sk-|hf_|nvapi-)[^\s'\",)]{4,}|['\"][^'\"]{6,}['\"])|\b(?P<bare>(?:hf_|sk-|nvapi-)[A-Za-z0-9_-]{8,})"
-)
+_MARGIN = 1000
+"""Characters beyond those kept that are masked too: hiding shortens a line."""
 
-_SECRET_FLAGS = re.compile(
-    r"(?i)(?P<name>--?[\w-]{0,40}(?:api[-_]?key|token|secret|password|authorization)(?:=|\s+))(?!-|<secret>)\S+"
-    r"|(?P<user>\b[a-z][a-z0-9+.-]*://[^\s/@:]*:)[^\s/@]+(?=@)"
+_AFTER = rf"(?:{WORDS}(?<!bos.token)(?<!eos.token)(?<!pad.token)(?<!unk.token))['\"]?\s{{0,9}}"
+_SECRETS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?P<head>){BARE}",
+        r"(?P<head>\bauthorization['\"]?\s{0,9}[=:]\s{0,9}['\"]?(?:(?:bearer|basic)\s{1,9})?)(?!<secret|bearer\s|basic\s)[^\s'\",)}]+",
+        rf"(?P<head>(?<![\w-])--?{PREFIX}(?:{WORDS}|authorization)(?:=|\s{{1,9}}|['\"],\s{{0,9}}))"
+        r"(?!-|['\"]?<secret|\s)(?:\"[^\"]*\"|'[^']*'|\S+)",
+        rf"(?P<head>{_AFTER}[=:]\s{{0,9}})(?!['\"]<secret)(?:'[^']+'|\"[^\"]+\"|\[[^\]]+\])",
+        rf"(?P<head>(?:{_AFTER}(?<!token)(?<!token[\s'\"]))\s)(?!['\"]<secret)['\"][^'\"]{{6,}}['\"]",
+        rf"(?P<head>{_AFTER}=\s{{0,9}})(?!none\b|true\b|false\b|\d+\b|<secret|[\s'\"\[,)}}])[^\s'\",)}}]+",
+        r"(?P<head>\b[a-z]{2,9}://[^\s/@:]{0,200}:)(?!<secret)[^\s/@]{1,400}(?=@)",
+    )
 )
 
 
@@ -120,8 +128,10 @@ def by_supervisor(exit: ExitFacts, more_memory: str, remedy: str) -> Diagnosis |
 
 def masked_line(line: str) -> str:
     """A log line cut to length, with what looks like a secret put out of sight."""
-    shown = _SECRETS.sub(lambda m: (m["name"] or "") + "<secret>", line.strip()[:LOOKED_AT])
-    return _SECRET_FLAGS.sub(lambda m: (m["name"] or m["user"] or "") + "<secret>", shown)[:LONGEST]
+    shown = line[:LOOKED_AT].strip()[: LONGEST + _MARGIN]
+    for pattern in _SECRETS:
+        shown = pattern.sub(r"\g<head><secret>", shown)
+    return shown[:LONGEST]
 
 
 def last_line(log: str) -> str:

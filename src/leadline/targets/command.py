@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from leadline.errors import InputError, RefusedError
 from leadline.launch import LaunchSpec, Put, Remove, Run, Start, Step, Stop, masked
+from leadline.masking import masked_words
 from leadline.ports import Completed, Observed
 
 ABSENT = "absent"
@@ -112,8 +113,13 @@ def script(launch: LaunchSpec, note: str, by_hand: str) -> str:
     taken = {name for name, _ in launch.env}
     secrets = [name for name, value in shown.env if _MASK.search(value)]
     words: list[str] = []
-    for word in shown.argv:
+    for word in masked_words(launch.argv, references=False):
         hidden = _MASK.search(word)
+        if hidden and word[hidden.end() :]:
+            raise InputError(
+                "a script in the command holds a secret in clear, which a launch script must not: let it read the "
+                "secret from a file or from a variable, then apply again"
+            )
         if hidden:
             variable = _free_name(hidden[1], taken)
             taken.add(variable)
