@@ -46,3 +46,10 @@ def number_of(value: Any) -> float | None:
 
 def text_of(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def probe_tokens(before: Evidence, after: Evidence) -> int:
+    """Tokens of a "ready" probe that the second evidence has and the first has not: ours, and in no record."""
+    if after.replies.get("ready") == before.replies.get("ready"):
+        return 0
+    return whole_of(object_of(object_of(json_of(after, "ready")).get("usage")).get("completion_tokens")) or 0

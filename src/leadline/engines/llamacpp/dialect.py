@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from leadline.dialect.commandline import CommandLine
 from leadline.dialect.options import plain
+from leadline.dialect.values import number_or_text, variable, whole
 from leadline.engines.llamacpp.flags import BY_ENV, OPTIONS
 from leadline.engines.llamacpp.methods import DEPTH_FLAGS, METHODS
 from leadline.engines.llamacpp.reading import HOST, PORT, grammar, read
 from leadline.engines.llamacpp.speculation import DRAFT_HF, DRAFT_MODEL, SPEC_DEFAULT, SPEC_TYPE, in_force, put_in_force
-from leadline.engines.llamacpp.values import canonical, check, kv_pair, whole
+from leadline.engines.llamacpp.values import canonical, check, kv_pair
 from leadline.errors import InputError
 from leadline.launch import LaunchSpec
 from leadline.space import Knob, Setting, Value
@@ -130,9 +129,9 @@ def value_of(launch: LaunchSpec, name: str, build: int | None) -> Value | None:
     if item is not None and item.value is None and not (option and option.values):
         return option is None or (plain(item.words[0]) in option.off) == (spelling in option.off)
     if option is None:
-        return None if item is None else _number_or_text(str(item.value))
+        return None if item is None else number_or_text(str(item.value))
     text = line.value(option.name) if option.values == 1 else None
-    return None if text is None else _number_or_text(text)
+    return None if text is None else number_or_text(text)
 
 
 def _put_flag(line: CommandLine, name: str, value: Value) -> CommandLine:
@@ -150,10 +149,7 @@ def _put_flag(line: CommandLine, name: str, value: Value) -> CommandLine:
 
 
 def _put_env(line: CommandLine, name: str, value: Value) -> CommandLine:
-    variable = name.removeprefix("env:")
-    if not re.fullmatch(r"[A-Za-z_]\w*", variable):
-        raise InputError(f"{name}: an environment variable is named with letters, digits and _")
-    return line.assign(variable, str(value).lower() if isinstance(value, bool) else str(value))
+    return line.assign(*variable(name, value))
 
 
 def _refuse_owned(name: str, build: int | None) -> None:
@@ -169,11 +165,3 @@ def _refuse_owned(name: str, build: int | None) -> None:
         raise InputError(f"{name} is the knob {_BY_KNOB[owner]}: tune it under that name")
     if owner in _KEPT:
         raise InputError(f"{name} cannot be tuned: {_KEPT[owner]}")
-
-
-def _number_or_text(text: str) -> Value:
-    if re.fullmatch(r"[+-]?\d{1,18}", text):
-        return int(text)
-    if re.fullmatch(r"[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18})", text):
-        return float(text)
-    return text

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from leadline.dialect.commandline import CommandLine
 from leadline.dialect.options import plain
+from leadline.dialect.values import whole
 from leadline.engines.llamacpp.dialect import parse
 from leadline.engines.llamacpp.reading import read
 from leadline.engines.llamacpp.speculation import DRAFT_HF
-from leadline.engines.llamacpp.values import kv_pair, uses_draft_model, whole
+from leadline.engines.llamacpp.values import kv_pair, uses_draft_model
 from leadline.launch import LaunchSpec
 
 _PLACES = (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from leadline.dialect import prometheus
-from leadline.dialect.answers import json_of, list_of, object_of, text_of, whole_of
+from leadline.dialect.answers import json_of, list_of, object_of, probe_tokens, text_of, whole_of
 from leadline.engines.llamacpp import logs
 from leadline.evidence import Acceptance, Busy, Effective, Evidence, Probe, Reply
 from leadline.trial import RequestRecord
@@ -143,7 +143,7 @@ def acceptance(before: Evidence, after: Evidence, records: Sequence[RequestRecor
     if sum(r.drafted for r in records) > drafted or sum(r.accepted for r in records) > accepted:
         return None
     started = sum(1 for r in records if r.output_tokens or r.chunk_ns)
-    probed = _probe_tokens(before, after)
+    probed = probe_tokens(before, after)
     first_tokens = started + (1 if probed else 0)
     decode_tokens = max(0, new[_PREDICTED] - old[_PREDICTED] - first_tokens)
     width = len(new.positions)
@@ -168,7 +168,7 @@ def foreign_tokens(before: Evidence, after: Evidence, records: Sequence[RequestR
     old, new = counters(before), counters(after)
     if old is None or new is None or _went_back(old, new):
         return 0
-    ours = sum(r.output_tokens for r in records) + _probe_tokens(before, after)
+    ours = sum(r.output_tokens for r in records) + probe_tokens(before, after)
     excess = new[_PREDICTED] - old[_PREDICTED] - ours
     cut = sum(1 for r in records if not r.ok or r.output_tokens == 0)
     if cut:
@@ -189,13 +189,6 @@ def _went_back(old: Counters, new: Counters) -> bool:
     names = (_PREDICTED, *_SPECULATION)
     shrunk = any(n < o for n, o in zip(new.positions, old.positions, strict=False))
     return shrunk or len(new.positions) < len(old.positions) or any(new[n] < old[n] for n in names)
-
-
-def _probe_tokens(before: Evidence, after: Evidence) -> int:
-    """Tokens of a "ready" probe that the second evidence has and the first has not."""
-    if after.replies.get("ready") == before.replies.get("ready"):
-        return 0
-    return whole_of(object_of(object_of(json_of(after, "ready")).get("usage")).get("completion_tokens")) or 0
 
 
 def _model_id(evidence: Evidence) -> str | None:

@@ -10,8 +10,8 @@ from leadline.dialect.commandline import CommandLine, Grammar
 from leadline.dialect.commandline import read as read_line
 from leadline.dialect.question import ask_program
 from leadline.dialect.source import base_name
+from leadline.dialect.values import whole
 from leadline.engines.llamacpp.flags import NEWER, OPTIONS, missing, refuse
-from leadline.engines.llamacpp.values import whole
 from leadline.errors import InputError
 from leadline.launch import LaunchSpec
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from leadline.dialect.commandline import CommandLine
+from leadline.dialect.values import whole
 from leadline.engines.llamacpp.flags import NEWER, OLDER, OPTIONS, speculative
 from leadline.engines.llamacpp.methods import METHODS, Method
-from leadline.engines.llamacpp.values import uses_draft_model, whole
+from leadline.engines.llamacpp.values import uses_draft_model
 from leadline.errors import InputError
 from leadline.space import Setting
 

@@ -83,12 +83,3 @@ def _check_value(name: str, value: Value) -> None:
         raise InputError(f"kv_dtype is a type like q8_0, or one for K and one for V like q8_0/f16, not {value!r}")
     elif name in ("spec_method", "draft_model") and not (isinstance(value, str) and value):
         raise InputError(f"{name} is a text, not {value!r}")
-
-
-def whole(flag: str, text: str | None) -> int | None:
-    """The number after a flag; None when there is none."""
-    if text is None:
-        return None
-    if not re.fullmatch(r"[+-]?\d{1,9}", text.strip()):
-        raise InputError(f"{flag} is followed by {text!r}, which is no whole number")
-    return int(text)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from leadline.dialect import prometheus
-from leadline.dialect.answers import json_of, list_of, object_of, whole_of
+from leadline.dialect.answers import json_of, list_of, object_of, probe_tokens, whole_of
 from leadline.engines.sglang.server import effective
 from leadline.evidence import Acceptance, Busy, Effective, Evidence, Reply
 from leadline.trial import RequestRecord
@@ -105,7 +105,7 @@ def foreign_tokens(before: Evidence, after: Evidence, records: Sequence[RequestR
     old, new = counters(before), counters(after)
     if old is None or new is None or restarted(before, after):
         return 0
-    excess = new.generated - old.generated - sum(r.output_tokens for r in records) - _probe_tokens(before, after)
+    excess = new.generated - old.generated - sum(r.output_tokens for r in records) - probe_tokens(before, after)
     cut = sum(1 for r in records if not r.ok or r.output_tokens == 0)
     if cut:
         context = effective(after).context or effective(before).context
@@ -226,11 +226,4 @@ def _birth(evidence: Evidence) -> dict[str, object]:
 
 
 def _probes(before: Evidence, after: Evidence) -> int:
-    return 1 if _probe_tokens(before, after) else 0
-
-
-def _probe_tokens(before: Evidence, after: Evidence) -> int:
-    """Tokens of a "ready" probe that the second evidence has and the first has not."""
-    if after.replies.get("ready") == before.replies.get("ready"):
-        return 0
-    return whole_of(object_of(object_of(json_of(after, "ready")).get("usage")).get("completion_tokens")) or 0
+    return 1 if probe_tokens(before, after) else 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from leadline.dialect.opaque import known
+from leadline.dialect.values import number_or_text, variable, whole
 from leadline.engines.sglang.methods import (
     ALGORITHM,
     DFLASH_BLOCK,
@@ -19,7 +18,7 @@ from leadline.engines.sglang.methods import (
 from leadline.engines.sglang.programs import serves
 from leadline.engines.sglang.rules import obey
 from leadline.engines.sglang.speculation import ADAPTIVE, GROUP, in_force, put_in_force, silent_cap
-from leadline.engines.sglang.values import canonical, check, check_tokens, fraction, whole
+from leadline.engines.sglang.values import canonical, check, check_tokens, fraction
 from leadline.engines.sglang.versions import GRAPH_BATCH, GRAPH_BATCH_OLD, graph_batch_flag, refuse, refuse_early
 from leadline.engines.sglang.words import CONFIG, Words, config_file, grammar, read_words
 from leadline.errors import InputError
@@ -210,7 +209,7 @@ def value_of(launch: LaunchSpec, name: str, patch: int | None) -> Value | None:
     if item.value is None:
         return option is None or (item.spelling in option.off) == (spelling in option.off)
     text = " ".join(known(word) for word in item.values)
-    return text if len(item.values) > 1 else _number_or_text(text)
+    return text if len(item.values) > 1 else number_or_text(text)
 
 
 def address(launch: LaunchSpec, patch: int | None) -> tuple[str, int]:
@@ -252,15 +251,12 @@ def _put_flag(words: Words, name: str, value: Value) -> Words:
     if value is True:
         return words.put(owner, spelling)
     item = words.last(owner)
-    same = item is not None and item.value is not None and _number_or_text(item.value) == value
+    same = item is not None and item.value is not None and number_or_text(item.value) == value
     return words if same else words.put(owner, spelling, str(value))
 
 
 def _put_env(words: Words, name: str, value: Value) -> Words:
-    variable = name.removeprefix("env:")
-    if not re.fullmatch(r"[A-Za-z_]\w*", variable):
-        raise InputError(f"{name}: an environment variable is named with letters, digits and _")
-    return words.assign(variable, str(value).lower() if isinstance(value, bool) else str(value))
+    return words.assign(*variable(name, value))
 
 
 def _check_names(setting: Setting, patch: int | None) -> None:
@@ -282,11 +278,3 @@ def _check_names(setting: Setting, patch: int | None) -> None:
         if owner in seen:
             raise InputError(f"{seen[owner]} and {name} are the same option of SGLang: keep one")
         seen[owner] = name
-
-
-def _number_or_text(text: str) -> Value:
-    if re.fullmatch(r"[+-]?\d{1,18}", text):
-        return int(text)
-    if re.fullmatch(r"[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18})", text):
-        return float(text)
-    return text

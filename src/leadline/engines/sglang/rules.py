@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from leadline.dialect.values import whole
 from leadline.engines.sglang.methods import DRAFT_TOKENS, METHODS
-from leadline.engines.sglang.values import whole
 from leadline.engines.sglang.versions import kv_dtypes, within
 from leadline.engines.sglang.words import Words
 from leadline.errors import InputError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leadline.dialect.values import whole
 from leadline.engines.sglang.methods import (
     ALGORITHM,
     DFLASH_BLOCK,
@@ -18,7 +19,7 @@ from leadline.engines.sglang.methods import (
     draft_tokens_of,
     method_of,
 )
-from leadline.engines.sglang.values import drafting, whole
+from leadline.engines.sglang.values import drafting
 from leadline.engines.sglang.words import Words
 from leadline.errors import InputError
 from leadline.space import Setting, Value

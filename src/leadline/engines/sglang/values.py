@@ -111,15 +111,6 @@ def _int(value: Value | None) -> int:
     return value if isinstance(value, int) else 0
 
 
-def whole(flag: str, text: str | None) -> int | None:
-    """The number after a flag; None when there is none."""
-    if text is None:
-        return None
-    if not re.fullmatch(r"[+-]?\d{1,9}", text.strip()):
-        raise InputError(f"{flag} is followed by {text!r}, which is no whole number")
-    return int(text)
-
-
 def fraction(flag: str, text: str | None) -> float | None:
     """The number after a flag; None when there is none."""
     if text is None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from leadline.dialect.answers import json_of, object_of, whole_of
+from leadline.dialect.answers import probe_tokens
 from leadline.dialect.prometheus import Samples, parse
 from leadline.evidence import Acceptance, Evidence
 from leadline.trial import RequestRecord
@@ -89,7 +89,7 @@ def foreign_tokens(before: Evidence, after: Evidence, records: Sequence[RequestR
     old, new = counters(before), counters(after)
     if old is None or new is None or _went_back(old, new):
         return 0
-    ours = sum(r.output_tokens for r in records) + _probe_tokens(before, after)
+    ours = sum(r.output_tokens for r in records) + probe_tokens(before, after)
     excess = new.generated - old.generated - ours
     cut = sum(1 for r in records if not r.ok or r.output_tokens == 0)
     if cut:
@@ -137,10 +137,3 @@ def _went_back(old: Counters, new: Counters) -> bool:
         for then, now in (drafted, (old.accepted, new.accepted))
     )
     return shrunk or new.generated < old.generated or new.ended < old.ended
-
-
-def _probe_tokens(before: Evidence, after: Evidence) -> int:
-    """Tokens of a "ready" probe that the second look has and the first has not."""
-    if after.replies.get("ready") == before.replies.get("ready"):
-        return 0
-    return whole_of(object_of(object_of(json_of(after, "ready")).get("usage")).get("completion_tokens")) or 0

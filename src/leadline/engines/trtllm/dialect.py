@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from leadline.dialect.commandline import CommandLine, is_flag
 from leadline.dialect.opaque import is_opaque, known
 from leadline.dialect.options import plain
 from leadline.dialect.question import ask_package
+from leadline.dialect.values import number_or_text, variable
 from leadline.engines.trtllm import speculation
 from leadline.engines.trtllm.options import (
     BACKEND,
@@ -102,7 +101,7 @@ def value_of(launch: LaunchSpec, name: str, version: str | None) -> Value | None
     if item.value is None and not (option and option.values):
         return True
     text = line.value(option.name) if option else item.value
-    return None if text is None else _number_or_text(known(text))
+    return None if text is None else number_or_text(known(text))
 
 
 def files(launch: LaunchSpec) -> tuple[str, ...]:
@@ -187,10 +186,7 @@ def _put_flag(line: CommandLine, name: str, value: Value) -> CommandLine:
 
 
 def _put_env(line: CommandLine, name: str, value: Value) -> CommandLine:
-    variable = name.removeprefix("env:")
-    if not re.fullmatch(r"[A-Za-z_]\w*", variable):
-        raise InputError(f"{name}: an environment variable is named with letters, digits and _")
-    return line.assign(variable, str(value).lower() if isinstance(value, bool) else str(value))
+    return line.assign(*variable(name, value))
 
 
 def _refuse_owned(name: str) -> None:
@@ -204,11 +200,3 @@ def _refuse_owned(name: str) -> None:
         raise InputError(f"{name} is the knob {_BY_KNOB[owner]}: tune it under that name")
     if owner in _KEPT:
         raise InputError(f"{name} cannot be tuned: {_KEPT[owner]}")
-
-
-def _number_or_text(text: str) -> Value:
-    if re.fullmatch(r"[+-]?\d{1,18}", text):
-        return int(text)
-    if re.fullmatch(r"[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18})", text):
-        return float(text)
-    return text

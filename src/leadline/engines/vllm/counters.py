@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from leadline.dialect.answers import json_of, object_of, whole_of
+from leadline.dialect.answers import probe_tokens
 from leadline.dialect.prometheus import Samples, parse
 from leadline.evidence import Acceptance, Busy, Evidence, Reply
 from leadline.trial import RequestRecord
@@ -89,7 +89,7 @@ def acceptance(before: Evidence, after: Evidence, records: Sequence[RequestRecor
     if sum(r.drafted for r in records) > drafted or sum(r.accepted for r in records) > accepted:
         return None
     started = sum(1 for r in records if r.output_tokens or r.chunk_ns)
-    first_tokens = started + (1 if _probe_tokens(before, after) else 0)
+    first_tokens = started + (1 if probe_tokens(before, after) else 0)
     decode_tokens = max(0, new.generated - old.generated - first_tokens)
     earlier = (*old.positions, *(0,) * len(new.positions))
     return Acceptance(
@@ -112,7 +112,7 @@ def foreign_tokens(before: Evidence, after: Evidence, records: Sequence[RequestR
     old, new = counters(before), counters(after)
     if old is None or new is None or _went_back(old, new):
         return 0
-    excess = new.generated - old.generated - sum(r.output_tokens for r in records) - _probe_tokens(before, after)
+    excess = new.generated - old.generated - sum(r.output_tokens for r in records) - probe_tokens(before, after)
     cut = sum(1 for r in records if not r.ok or r.output_tokens == 0)
     if cut and context is None:
         return 0
@@ -143,10 +143,3 @@ def _positions(samples: Samples) -> tuple[int, ...]:
     if not numbers or max(numbers) >= _MOST_POSITIONS:
         return ()
     return tuple(numbers.get(i, 0) for i in range(max(numbers) + 1))
-
-
-def _probe_tokens(before: Evidence, after: Evidence) -> int:
-    """Tokens of a "ready" probe that the second evidence has and the first has not."""
-    if after.replies.get("ready") == before.replies.get("ready"):
-        return 0
-    return whole_of(object_of(object_of(json_of(after, "ready")).get("usage")).get("completion_tokens")) or 0

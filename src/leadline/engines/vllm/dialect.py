@@ -6,13 +6,14 @@ import json
 import re
 
 from leadline.dialect.options import MANY, plain
+from leadline.dialect.values import number_or_text, variable
 from leadline.engines.vllm import graphs, nested, rules, speculation
 from leadline.engines.vllm.flags import JSON_HEADS, OPTIONS
 from leadline.engines.vllm.methods import METHODS
 from leadline.engines.vllm.reading import CONFIG, MODEL, Options, read
 from leadline.engines.vllm.rules import MAX_SEQS, UTILIZATION
 from leadline.engines.vllm.speculation import REQUEST_METRICS, SCHEDULE, SHORTCUTS
-from leadline.engines.vllm.values import SPECULATIVE, canonical, check, number_or_text, owner, whole
+from leadline.engines.vllm.values import SPECULATIVE, canonical, check, owner, whole
 from leadline.engines.vllm.versions import REQUEST_METRICS as REQUEST_METRICS_SINCE
 from leadline.engines.vllm.versions import Release, has
 from leadline.errors import InputError
@@ -226,11 +227,7 @@ def _opposite(spellings: frozenset[str], off: frozenset[str], spelling: str) -> 
 
 
 def _put_env(options: Options, name: str, value: Value) -> Options:
-    variable = name.removeprefix("env:")
-    if not re.fullmatch(r"[A-Za-z_]\w*", variable):
-        raise InputError(f"{name}: an environment variable is named with letters, digits and _")
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return Options(options.line.assign(variable, text), options.file, options.values)
+    return Options(options.line.assign(*variable(name, value)), options.file, options.values)
 
 
 def _refuse_owned(name: str) -> None:

@@ -98,11 +98,3 @@ def whole(flag: str, text: str | None) -> int | None:
     if not found:
         raise InputError(f"{flag} is followed by {text!r}, which is no whole number")
     return int(found[1]) * {"": 1, "k": 1000, "K": 1024}[found[2]]
-
-
-def number_or_text(text: str) -> Value:
-    if re.fullmatch(r"[+-]?\d{1,18}", text):
-        return int(text)
-    if re.fullmatch(r"[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18}|\d(\.\d{1,18})?e[+-]\d\d)", text):
-        return float(text)
-    return text
