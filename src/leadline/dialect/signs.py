@@ -74,6 +74,16 @@ DEVICE_LOST = sign(
 """Xid numbers that NVIDIA's catalogue attributes to hardware or driver, not to the program (13, 31, 43, 45, 69)."""
 
 
+START_LIMIT = sign(
+    r"Start request repeated too quickly",
+    Failure.RESTARTED,
+    "systemd does not start it any more: it had been started too often, before this setting came",
+    "`systemctl reset-failed` the unit before the next start, and read why the earlier ones ended",
+    "says nothing of the setting",
+)
+"""systemd's start limit (StartLimitBurst): it would put the blame on whatever is started next."""
+
+
 def telling(line: str, signs: Sequence[Sign], *, started: bool) -> Diagnosis | None:
     """What a line says, by the first sign that it shows."""
     line = line[:LOOKED_AT]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leadline.dialect.signs import sign
+from leadline.dialect.signs import START_LIMIT, sign
 from leadline.evidence import Failure
 
 KERNEL = (
@@ -34,12 +34,6 @@ UNIT = (
         "read the lines before it in the log; when systemd then says `repeated too quickly`, `systemctl reset-failed` "
         "the unit before the next start",
     ),
-    sign(
-        r"Start request repeated too quickly",
-        Failure.RESTARTED,
-        "systemd does not start it any more: it had been started too often, before this setting came",
-        "`systemctl reset-failed` the unit before the next start, and read why the earlier ones ended",
-        "says nothing of the setting",
-    ),
+    START_LIMIT,
 )
 """These count when nothing of the server's own tells."""

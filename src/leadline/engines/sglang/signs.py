@@ -6,7 +6,7 @@ and of systemd and the kernel where a journal holds them.
 
 from __future__ import annotations
 
-from leadline.dialect.signs import DEVICE_LOST, Sign, sign
+from leadline.dialect.signs import DEVICE_LOST, START_LIMIT, Sign, sign
 from leadline.evidence import Failure
 
 MORE_HOST_MEMORY = "settings that load more (a draft model, a larger context) need at least as much host memory"
@@ -189,13 +189,7 @@ AFTERMATH = (
         "one of its processes ended",
         "read the lines before it in the log",
     ),
-    sign(
-        r"Start request repeated too quickly",
-        Failure.RESTARTED,
-        "systemd does not start it any more: it had been started too often, before this setting came",
-        "`systemctl reset-failed` the unit before the next start, and read why the earlier ones ended",
-        "says nothing of the setting",
-    ),
+    START_LIMIT,
     sign(
         r"Main process exited, code=killed, status=9/KILL",
         Failure.KILLED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leadline.dialect.signs import DEVICE_LOST, sign
+from leadline.dialect.signs import DEVICE_LOST, START_LIMIT, sign
 from leadline.engines.trtllm.probes import GATE
 from leadline.evidence import Failure
 
@@ -118,13 +118,7 @@ UNIT = (
         "read the lines before it in the log; when systemd then says `repeated too quickly`, `systemctl reset-failed` "
         "the unit before the next start",
     ),
-    sign(
-        r"Start request repeated too quickly",
-        Failure.RESTARTED,
-        "systemd does not start it any more: it had been started too often, before this setting came",
-        "`systemctl reset-failed` the unit before the next start, and read why the earlier ones ended",
-        "says nothing of the setting",
-    ),
+    START_LIMIT,
 )
 """What systemd says of the unit, when nothing of the server's own tells."""
 

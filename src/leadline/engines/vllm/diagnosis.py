@@ -59,7 +59,7 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
     said = said or _first(evidence.log, signs.DEAD)
     if said is not None:
         return said if exit is None else _with_exit(said, exit)
-    last = _stopped(evidence) or _first(evidence.log, signs.START_LIMIT)
+    last = _stopped(evidence) or _first(evidence.log, signs.RESTARTS)
     if exit is not None:
         return last or _raised(evidence) or _by_exit(exit, evidence.log)
     said = hang(evidence.log) or last or _raised(evidence) or _by_replies(evidence)

@@ -6,7 +6,7 @@ vllm/config/speculative.py), of PyTorch, of argparse, and of the kernel and syst
 
 from __future__ import annotations
 
-from leadline.dialect.signs import DEVICE_LOST, sign
+from leadline.dialect.signs import DEVICE_LOST, START_LIMIT, sign
 from leadline.evidence import Failure
 
 MORE_MEMORY = "deeper settings, more requests at once and a larger draft model need at least as much"
@@ -35,20 +35,14 @@ SUPERVISOR = (
 )
 """Facts of the machine: they count before any line of vLLM's own."""
 
-START_LIMIT = (
+RESTARTS = (
     sign(
         r"Scheduled restart job, restart counter is at (?P<n>\d+)",
         Failure.RESTARTED,
         "its supervisor started it again by itself",
         "look at the lines before; a restart in the middle of a measurement makes it void",
     ),
-    sign(
-        r"Start request repeated too quickly",
-        Failure.RESTARTED,
-        "systemd does not start it any more: it had been started too often, before this setting came",
-        "`systemctl reset-failed` the unit before the next start, and read why the earlier ones ended",
-        "says nothing of the setting",
-    ),
+    START_LIMIT,
     sign(
         r"\S+\.service: Main process exited, code=(?P<how>exited|dumped), status=(?P<status>\d+\S*)",
         Failure.CRASHED,
