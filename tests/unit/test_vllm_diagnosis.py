@@ -441,7 +441,7 @@ def test_secrets_of_the_command_are_hidden(line: str) -> None:
 
 
 def test_every_sign_says_knobs_and_a_direction() -> None:
-    for sign in (*signs.TELLING, *signs.SUPERVISOR, *signs.START_LIMIT, *signs.REFUSED, *signs.DEAD, *signs.LIVING):
+    for sign in (*signs.TELLING, *signs.SUPERVISOR, *signs.RESTARTS, *signs.REFUSED, *signs.DEAD, *signs.LIVING):
         assert sign.reason
         assert sign.remedy
         for entry in sign.fails_too:
