@@ -91,13 +91,17 @@ class Campaign(msgspec.Struct, kw_only=True):
     on_wait: Callable[[float], None] = lambda seconds: None
     held: tuple[Running, Observed] | None = None  # the server that is up, and what to give back
 
-    def run(self) -> Recommendation:
+    def run(self, opening: Callable[[], None] = lambda: None) -> Recommendation:
         """Go on until the strategy is done, the budget is spent or something must be looked at.
+
+        `opening` writes that a session is open: from there on no stop signal leaves it open.
 
         Raises NoAnswerError (paused, or spent before an answer), NothingFeasibleError, InterruptedRun; in every case
         the service has been given back.
         """
         try:
+            with self.shield():
+                opening()
             return self._sail()
         except InterruptedRun as stop:
             self._let_go(str(stop))

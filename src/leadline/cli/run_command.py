@@ -126,7 +126,7 @@ def sail(wired: Wired, also: Callable[[AnyEvent], None] = lambda event: None) ->
         )
         try:
             session = SessionOpened(pid=os.getpid(), host=socket.gethostname(), repaired=journal.repaired)
-            begin(journal, start, session)
-            return wired.campaign(journal, interrupts, progress.load, progress.wait).run()
+            campaign = wired.campaign(journal, interrupts, progress.load, progress.wait)
+            return campaign.run(lambda: begin(journal, start, session))
         finally:
             show.close()
