@@ -14,8 +14,9 @@ from leadline.journal.file import Journal
 from leadline.journal.ledger import Ledger
 from leadline.launch import LaunchSpec
 from leadline.measure import Endpoint, LoadRules, Measurer
-from leadline.ports import Workload
+from leadline.ports import Site, Workload
 from leadline.space import Knob, Setting, Space
+from leadline.stay import Stay
 from leadline.targets.command import CommandTarget
 from leadline.testing.lab import Lab
 
@@ -68,7 +69,7 @@ class Sim:
     def campaign(self, journal: Journal) -> Campaign:
         deployer = Deployer(
             engine=self.engine,
-            target=CommandTarget(BASE, "serve.sh"),
+            target=CommandTarget(Site(launch=BASE, script="serve.sh")),
             host=self.lab.host,
             prober=self.lab.prober(f"http://127.0.0.1:{PORT}"),
             clock=self.lab.clock,
@@ -90,8 +91,14 @@ class Sim:
             strategy=plugin("strategies", "grid", "strategy"),
             deployer=deployer,
             measurer=measurer,
+            stay=Stay(
+                journal=journal,
+                deployer=deployer,
+                log_of=lambda trial, attempt: f"trial-{trial}-{attempt}.log",
+                drain=self.conduct.drain,
+                undrain=self.conduct.undrain,
+            ),
             render=self.render,
-            log_of=lambda trial, attempt: f"trial-{trial}-{attempt}.log",
             inbox=lambda: self.inbox,
             conduct=self.conduct,
         )

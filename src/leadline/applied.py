@@ -14,13 +14,15 @@ NAME = "applied.json"
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """`written` and `previous` are SHA-256 of the file as we wrote it and as it was before, or "absent"."""
+    """`written` and `previous` are SHA-256 of the file as we wrote it and as it was before, or "absent". `shadowed` =
+    the service's own files, as they were when the setting was put over them."""
 
     path: str
     setting: str
     at: str
     written: str
     previous: str
+    shadowed: dict[str, str] = {}
 
     @classmethod
     def read(cls, folder: Path) -> Applied | None:

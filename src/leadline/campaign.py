@@ -7,7 +7,7 @@ given back before anything else happens.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
@@ -30,13 +30,9 @@ from leadline.journal.events import (
     CampaignStarted,
     Decided,
     DeployFinished,
-    DeployStarted,
-    Hooked,
     Measured,
     MeasureStarted,
     ProblemChanged,
-    Returned,
-    Returning,
     SessionClosed,
     SessionOpened,
     SettingQueued,
@@ -45,10 +41,11 @@ from leadline.journal.events import (
     Voided,
 )
 from leadline.journal.file import Journal
-from leadline.launch import LaunchSpec, masked
+from leadline.launch import LaunchSpec
 from leadline.measure import Job, Measurer, Spoiled
-from leadline.ports import Done, Observed, Strategy
+from leadline.ports import Done, Strategy
 from leadline.space import Setting
+from leadline.stay import Stay
 from leadline.trial import Finding, Measurement, Proposal, TrialState, Void
 from leadline.verdict import AGAIN, DIED, NOT_ITS_FAULT, differences
 
@@ -68,6 +65,14 @@ class Conduct(msgspec.Struct, frozen=True, kw_only=True):
     undrain: tuple[str, ...] = ()
 
 
+LOST = Diagnosis(
+    failure=Failure.ENVIRONMENT,
+    reason="the connection to the service's host was lost during the measurement",
+    remedy="see to the network; a measurement needs a few minutes without a break",
+)
+MEASURED_AGAIN = 3
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """How a trial ended; `pause` = the campaign must not go on by itself."""
 
@@ -83,13 +88,12 @@ class Campaign(msgspec.Struct, kw_only=True):
     strategy: Strategy
     deployer: Deployer
     measurer: Measurer
+    stay: Stay
     render: Callable[[Setting], LaunchSpec]
-    log_of: Callable[[int, int], str]
     inbox: Callable[[], list[Setting]]
     conduct: Conduct = Conduct()
     shield: Callable[[], AbstractContextManager[object]] = nullcontext
     on_wait: Callable[[float], None] = lambda seconds: None
-    held: tuple[Running, Observed] | None = None  # the server that is up, and what to give back
 
     def run(self, opening: Callable[[], None] = lambda: None) -> Recommendation:
         """Go on until the strategy is done, the budget is spent or something must be looked at.
@@ -109,11 +113,8 @@ class Campaign(msgspec.Struct, kw_only=True):
 
     def _let_go(self, reason: str) -> None:
         """Whatever the stop signal cut short is made good: it may come anywhere, in a give-back too, but only once."""
-        ledger = self.journal.ledger
         try:
-            if ledger.in_force is not None and ledger.in_force.seq > ledger.sessions[-1].seq:
-                self._give_back(ledger.in_force.trial)
-            self._undrain()
+            self.stay.leave()
         finally:
             self._interrupt_live(reason)
             self.journal.append(SessionClosed(reason=reason, finished=False))
@@ -122,7 +123,8 @@ class Campaign(msgspec.Struct, kw_only=True):
         clock, ledger = self.deployer.clock, self.journal.ledger
         began, spent_before = clock.now_ns(), ledger.spent_s()
         try:
-            self._pick_up()
+            self.stay.pick_up(self.render(self.problem.incumbent))
+            self._interrupt_live("Leadline was stopped during this trial")
             while True:
                 self._drain_inbox()
                 proposal = self._next()
@@ -132,25 +134,26 @@ class Campaign(msgspec.Struct, kw_only=True):
                 if spent:
                     return self._decide(spent, finished=False)
                 self._wait_for_window()
-                self._drain()
+                self.stay.send_away()
                 ended = self._trial(proposal)
                 if ended.pause:
                     raise self._paused(proposal, ended)
         except (InputError, HostError, NotGivenBackError) as stop:
-            self.journal.append(SessionClosed(reason=str(stop), finished=False))
+            self._close(str(stop))
             raise
         finally:
             with self.shield():
-                self._undrain()
+                self.stay.leave()
+
+    def _close(self, reason: str) -> None:
+        """The service first: a session is not said to be closed while something of ours is in force."""
+        try:
+            with self.shield():
+                self.stay.leave()
+        finally:
+            self.journal.append(SessionClosed(reason=reason, finished=False))
 
     # --- what next
-
-    def _pick_up(self) -> None:
-        """A trial that was live when its process died is interrupted; its server ends with the process, and we wait."""
-        left = self.journal.ledger.in_force
-        if left is not None and self.deployer.await_gone(self.render(self.problem.incumbent)):
-            self.journal.append(Returned(trial=left.trial, took_s=0.0, ended="with the process that had started it"))
-        self._interrupt_live("Leadline was stopped during this trial")
 
     def _interrupt_live(self, reason: str) -> None:
         diagnosis = Diagnosis(failure=Failure.STOPPED_BY_US, reason=reason)
@@ -197,37 +200,17 @@ class Campaign(msgspec.Struct, kw_only=True):
         """Users are served meanwhile."""
         while (wait := self.conduct.wait_s(self._trial_s() / 60)) > 0:
             with self.shield():
-                self._undrain()
+                self.stay.leave()
             self.on_wait(wait)
             self.deployer.clock.sleep(min(wait, 30.0))
-
-    def _drain(self) -> None:
-        if self.conduct.drain and not self.journal.ledger.drained:
-            self.journal.append(Hooked(hook="drain"))
-            self._hook(self.conduct.drain)
-
-    def _undrain(self) -> None:
-        """Also what a process that was killed has drained: the journal remembers."""
-        if not self.journal.ledger.drained:
-            return
-        try:
-            self._hook(self.conduct.undrain)
-            self.journal.append(Hooked(hook="undrain"))
-        except HostError as error:
-            raise NotGivenBackError(f"users do not reach the service: {error}") from error
-
-    def _hook(self, argv: Sequence[str]) -> None:
-        if argv:
-            done = self.deployer.host.run(argv, timeout_s=300)
-            if done.code != 0:
-                raise HostError(f"the hook {argv[0]} ended with {done.code}; run it by hand to see why")
 
     # --- one trial
 
     def _trial(self, proposal: Proposal) -> Ended:
         number = self.journal.ledger.next_trial()
         launch = self.render(proposal.setting)
-        self.deployer.refuse_if_taken(launch)
+        if not self.deployer.stays:
+            self.deployer.refuse_if_taken(launch)
         self.deployer.refuse_if_short_of_memory()
         self.journal.append(TrialPlanned(trial=number, proposal=proposal))
         try:
@@ -257,22 +240,10 @@ class Campaign(msgspec.Struct, kw_only=True):
 
     def _attempt(self, number: int, attempt: int, proposal: Proposal, launch: LaunchSpec) -> Diagnosis | None:
         """Launch once and measure the cells that are missing. None = all of them; else why not."""
-        deployer = self.deployer
-        observed = deployer.observe()
-        log = self.log_of(number, attempt)
-        intent = DeployStarted(
-            trial=number,
-            attempt=attempt,
-            launch=str(masked(launch)),
-            undo=tuple(str(s) for s in deployer.target.restore(observed)),
-            files=observed.files,
-        )
         cell: Cell | None = None
         try:
-            self.journal.append(intent)
-            self.held = (deployer.start(launch, observed, log), observed)
-            running = self.held[0]
-            effective = deployer.engine.effective(deployer.evidence(running))
+            running = self.stay.launch(number, attempt, launch)
+            effective = self.deployer.engine.effective(self.deployer.evidence(running))
             self.journal.append(_finished(number, attempt, running, effective))
             wrong, findings = differences(self._asked(proposal.setting), effective)
             if wrong is not None:
@@ -286,17 +257,28 @@ class Campaign(msgspec.Struct, kw_only=True):
             return failed.diagnosis
         finally:
             with self.shield():
-                self._give_back(number)
+                self.stay.between(number)
         return None
 
     def _measure(self, running: Running, job: Job, findings: tuple[Finding, ...]) -> None:
-        self.journal.append(MeasureStarted(trial=job.trial, attempt=job.attempt, cell=job.cell))
-        measurement: Measurement = self.measurer.measure(running, job)
-        known = {f.code for f in measurement.findings}
-        extra = tuple(f for f in findings if f.code not in known)
-        self.journal.append(
-            Measured(measurement=msgspec.structs.replace(measurement, findings=(*measurement.findings, *extra)))
-        )
+        """Once more on the same server, no restart spent, when the connection to its host was lost meanwhile."""
+        for _ in range(MEASURED_AGAIN):
+            blips = running.session.blips()
+            self.journal.append(MeasureStarted(trial=job.trial, attempt=job.attempt, cell=job.cell))
+            try:
+                measurement: Measurement = self.measurer.measure(running, job)
+            except Spoiled:
+                if running.session.blips() == blips or self.deployer.doubt(running, generate=True) is not None:
+                    raise
+            if running.session.blips() == blips:
+                known = {f.code for f in measurement.findings}
+                extra = tuple(f for f in findings if f.code not in known)
+                found = (*measurement.findings, *extra)
+                self.journal.append(Measured(measurement=msgspec.structs.replace(measurement, findings=found)))
+                return
+            void = Void(cell=job.cell, attempt=job.attempt, diagnosis=LOST)
+            self.journal.append(Voided(trial=job.trial, void=void))
+        raise Spoiled(LOST)
 
     def _job(self, number: int, attempt: int, proposal: Proposal, cell: Cell) -> Job:
         return Job(
@@ -311,44 +293,39 @@ class Campaign(msgspec.Struct, kw_only=True):
     def _asked(self, setting: Setting) -> Setting:
         return self.problem.kept.merged(setting)
 
-    def _give_back(self, number: int) -> None:
-        """Also when the journal can no longer be written: the service comes first. Raises NotGivenBackError."""
-        clock = self.deployer.clock
-        began, ended = clock.now_ns(), "did not become ready"
-        try:
-            self.journal.append(Returning(trial=number))
-        finally:
-            if self.held is not None:
-                held, self.held = self.held, None
-                ended = str(self.deployer.give_back(*held))
-        self.journal.append(Returned(trial=number, took_s=(clock.now_ns() - began) / 1e9, ended=ended))
-
     # --- the answer
 
     def _decide(self, reason: str, *, finished: bool) -> Recommendation:
+        """The service first; what is known then is not lost when it does not come back."""
+        try:
+            with self.shield():
+                self.stay.leave()
+        finally:
+            recommendation, missing = self._answer()
+            self.journal.append(SessionClosed(reason=reason, finished=finished))
+        if recommendation is None or missing:
+            raise (NothingFeasibleError if finished else NoAnswerError)(f"{reason}; {missing}")
+        return recommendation
+
+    def _answer(self) -> tuple[Recommendation | None, str]:
+        """The recommendation, as far as there is one, and what it lacks."""
         history = self.journal.ledger.history()
         if not history.complete():
-            self.journal.append(SessionClosed(reason=reason, finished=finished))
-            kind = NothingFeasibleError if finished else NoAnswerError
-            raise kind(
-                f"{reason}; no setting has been measured completely. `leadline report` shows what happened to each."
-            )
+            return None, "no setting has been measured completely. `leadline report` shows what happened to each."
         recommendation = recommend(self.problem, history)
         known = self.journal.ledger.decided
         if known is None or known.recommendation != recommendation:
             self.journal.append(Decided(recommendation=recommendation))
-        self.journal.append(SessionClosed(reason=reason, finished=finished))
-        if all(g.setting is None for g in recommendation.goals):
-            kind = NothingFeasibleError if finished else NoAnswerError
-            raise kind(f"{reason}; " + "; ".join(f"{g.goal}: {g.reason}" for g in recommendation.goals))
-        return recommendation
+        goals = recommendation.goals
+        missing = "; ".join(f"{g.goal}: {g.reason}" for g in goals) if all(g.setting is None for g in goals) else ""
+        return recommendation, missing
 
     def _paused(self, proposal: Proposal, ended: Ended) -> LeadlineError:
         why = ended.diagnosis.reason.rstrip(".") if ended.diagnosis else "unknown"
         what = (
             f" What to do: {ended.diagnosis.remedy.rstrip('.')}." if ended.diagnosis and ended.diagnosis.remedy else ""
         )
-        self.journal.append(SessionClosed(reason=f"paused: {why}", finished=False))
+        self._close(f"paused: {why}")
         return NoAnswerError(
             f"paused at {proposal.setting}: {why}.{what} The service has been given back; `leadline run` goes on."
         )

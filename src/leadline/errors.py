@@ -9,6 +9,7 @@ LeadlineError                    exit code
 |- NoAnswerError                 4    stopped before an answer: budget spent, window closed, paused
 |- NotGivenBackError             5    the service is not as it was: act now
 |- HostError                     1    a command, file or connection of the host failed
+|  `- HostLost                   1    the host cannot be reached just now; what was asked may or may not have happened
 `- InterruptedRun                128+n  a signal ended us, in order
 
 A message says what happened, on what, and what to do next.
@@ -57,6 +58,10 @@ class NotGivenBackError(LeadlineError):
 
 class HostError(LeadlineError):
     """Our side failed: a command, a file or a connection of the host. Says nothing about the setting."""
+
+
+class HostLost(HostError):
+    """The connection to the host is gone. It may come back: whoever only looks may look again."""
 
 
 class InterruptedRun(LeadlineError):

@@ -48,18 +48,59 @@ class ExitFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How a process ended: exactly one of `code` and `signal` is set, or neither when nobody could see it.
 
     `asked` = we told it to stop. Exit code 137 is not signal 9: they are kept apart. `host_oom_kills` counts
-    out-of-memory kills that the kernel reported for its memory cgroup while it ran.
+    out-of-memory kills that the kernel reported for its memory cgroup while it ran. `result` is what its supervisor
+    calls it: "oom-kill", "timeout", "watchdog", "start-limit-hit"; "" when there is none or it says no more.
     """
 
     code: int | None = None
     signal: int | None = None
     asked: bool = False
     host_oom_kills: int = 0
+    result: str = ""
 
     def __str__(self) -> str:
         if self.signal is not None:
             return f"killed by signal {self.signal}"
         return f"exit code {self.code}" if self.code is not None else "ended, nobody saw how"
+
+
+class ServiceState(StrEnum):
+    """What a supervisor says of a service. `STOPPED` = not running, and not expected to."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    RESTARTING = "restarting"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    MISSING = "missing"
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it does not run, and will not by itself."""
+        return self in (ServiceState.STOPPED, ServiceState.FAILED, ServiceState.MISSING)
+
+
+class ServiceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A service at one moment, as its supervisor and its kernel see it.
+
+    `process` = its main process, `pids` = all processes that belong to it. `exit` = how its main process ended, None
+    while it runs. `incarnation` changes with every start of the service, also one that nobody asked for, and with a
+    boot; `restarts` = starts that its supervisor made by itself. `files` maps every file that the service's definition
+    is made of to its SHA-256, ours excluded; `trial` = the SHA-256 of our trial's file, or "absent". `lines` = what the
+    supervisor and the kernel said of its end.
+    """
+
+    state: ServiceState
+    process: ProcessFacts | None = None
+    pids: tuple[int, ...] = ()
+    exit: ExitFacts | None = None
+    incarnation: str = ""
+    restarts: int = 0
+    files: dict[str, str] = {}
+    trial: str = "absent"
+    memory_peak_bytes: int | None = None
+    lines: tuple[str, ...] = ()
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +140,15 @@ class Failure(StrEnum):
     NOT_GENERATING = "healthy_but_not_generating"
     ENGINE_DEAD = "engine_dead_process_alive"
     WATCHDOG = "ended_by_its_watchdog"
+    NOT_EXECUTED = "supervisor_could_not_execute_it"
+    START_TIMEOUT = "start_timed_out"
+    STOP_TIMEOUT = "stop_timed_out"
+    START_LIMIT = "start_limit_hit"
+    RESTART_LOOP = "restarts_again_and_again"
+    LEFTOVERS = "processes_left_after_its_stop"
+    DEVICE_BUSY = "device_memory_held_by_others"
+    TAKEN_BACK = "given_back_by_the_guard"
+    CHANGED = "service_changed_by_somebody_else"
     DEVICE_LOST = "device_lost"
     WRONG_DEPTH = "another_depth_in_force"
     NO_SPECULATION = "speculation_did_not_start"

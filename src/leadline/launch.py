@@ -49,19 +49,25 @@ def masked(launch: LaunchSpec) -> LaunchSpec:
     Any other secret under an innocent name stays. May be repeated.
     """
     files = tuple(LaunchFile(f.path, masked_text(f.content)) for f in launch.files)
-    env = tuple((name, f"<secret:{name}>" if secret_name(name) else value) for name, value in launch.env)
+    env = tuple((n, f"<secret:{n}>" if secret_name(n) else masked_words((v,))[0]) for n, v in launch.env)
     return msgspec.structs.replace(launch, argv=masked_words(launch.argv), env=env, files=files)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
-    """Execute a command on the host and wait for it."""
+    """Execute a command on the host and wait for it. `stdin` is what it reads; it holds no secret.
+
+    `asked` = its answer goes to `Target.confirm`, also when its exit code is not 0.
+    """
 
     argv: tuple[str, ...]
     timeout_s: float
     sudo: bool = False
+    stdin: str = ""
+    asked: bool = False
 
     def __str__(self) -> str:
-        return f"run     {'sudo -n ' if self.sudo else ''}{shlex.join(self.argv)}"
+        read = f" (reads {len(self.stdin.encode())} bytes from us)" if self.stdin else ""
+        return f"run     {'sudo -n ' if self.sudo else ''}{' '.join(shlex.join(self.argv).split())}{read}"
 
 
 class Put(msgspec.Struct, frozen=True, kw_only=True, tag="put"):
@@ -112,4 +118,19 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
         return f"stop    the server that we started (SIGTERM, SIGKILL after {self.grace_s:g} s)"
 
 
-Step = Run | Put | Remove | Start | Stop
+class Halt(msgspec.Struct, frozen=True, kw_only=True, tag="halt"):
+    """Stop a service of a supervisor's and wait until nothing of it is left.
+
+    `stop` returns at once; after `timeout_s` with processes left, `kill` ends them: those of this service alone.
+    """
+
+    stop: Run
+    kill: Run
+    timeout_s: float
+
+    def __str__(self) -> str:
+        words = f"{'sudo -n ' if self.stop.sudo else ''}{shlex.join(self.stop.argv)}"
+        return f"halt    {words}, and wait; what is left of it after {self.timeout_s:g} s: {shlex.join(self.kill.argv)}"
+
+
+Step = Run | Put | Remove | Start | Stop | Halt

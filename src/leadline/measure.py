@@ -17,12 +17,13 @@ import msgspec
 from leadline import metrics
 from leadline.analysis import audit, stats
 from leadline.busy import BusyWatch
-from leadline.deploy import POLL_S, Deployer, Running
+from leadline.deploy import Deployer, Running
 from leadline.errors import InputError, LeadlineError
 from leadline.evidence import Acceptance, Diagnosis, Effective, Evidence, Failure
 from leadline.goal import Cell
 from leadline.ports import Engine, Loader, LoadPlan, PlannedRequest, Workload
 from leadline.space import Setting
+from leadline.steps import POLL_S
 from leadline.trial import Finding, LoadReport, Measurement, Origin
 from leadline.verdict import differences
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import difflib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from leadline.errors import InputError
 from leadline.evidence import Footprint
 from leadline.goal import Problem
-from leadline.launch import LaunchSpec, masked
+from leadline.launch import LaunchSpec, Put, Step, masked
+from leadline.masking import masked_text
 from leadline.ports import Done, Strategy
 from leadline.space import Setting
 from leadline.trial import History, Proposal, Trial, TrialState
@@ -26,7 +27,8 @@ PREVIEW = 10_000  # launches; a strategy that never ends must not hang a plan
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """One setting: the launch it becomes (secrets masked), the words it removes from and adds to today's, and why the
     engine refuses it ("" = it does not). `files` = for each file that is written for it the lines by which it differs
-    from today's, "+" or "-" before each. `memory` = what it is foreseen to take; None = not looked at, or not known."""
+    from today's, "+" or "-" before each. `memory` = what it is foreseen to take; None = not looked at, or not known.
+    `steps` = each Step that puts it in force on a service, and the text of the files that these write."""
 
     setting: Setting
     incumbent: bool
@@ -37,12 +39,14 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     refused: str = ""
     files: dict[str, tuple[str, ...]] = {}
     memory: Footprint | None = None
+    steps: tuple[str, ...] = ()
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """`minutes` = estimate for all launches to come, None before a load was timed; `based_on` says what it rests on.
     `in_the_way` = who listens where a trial would, so that `run` refuses; "" = nobody.
-    `memory_unknown` = what is wrong with the facts that a memory law needs; "" = nothing is."""
+    `memory_unknown` = what is wrong with the facts that a memory law needs; "" = nothing is. `guarding` and `back` =
+    the Steps that set the guard of a service before the first launch, and those of the way back."""
 
     today: str
     settings: tuple[Difference, ...]
@@ -53,6 +57,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[str, ...]
     in_the_way: str = ""
     memory_unknown: str = ""
+    guarding: tuple[str, ...] = ()
+    back: tuple[str, ...] = ()
 
 
 def difference(before: LaunchSpec, after: LaunchSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -126,13 +132,14 @@ def look_ahead(
     based_on: str,
     most: int | None = None,
     in_the_way: str = "",
+    steps: Callable[[LaunchSpec], Sequence[Step]] = lambda launch: (),
 ) -> Outlook:
     """What is still to come. `trial_s` = seconds of one launch, None when nothing was timed yet; `most` = launches that
     the budget still allows, None = it does not say."""
     coming = preview(strategy, problem, history, most)
     counts = Counter(p.setting for p in coming)
     ordered = sorted(counts, key=lambda s: (s != problem.incumbent, s.depth, str(s)))
-    settings = tuple(_difference(s, counts[s], problem.incumbent, render, base) for s in ordered)
+    settings = tuple(_difference(s, counts[s], problem.incumbent, render, base, steps) for s in ordered)
     settings += tuple(
         Difference(setting=r.setting, incumbent=False, launches=0, refused=r.reason) for r in problem.refused
     )
@@ -148,12 +155,28 @@ def look_ahead(
     )
 
 
+def shown(steps: Sequence[Step]) -> tuple[str, ...]:
+    """Each Step on a line, and under it the file that it writes, secrets masked."""
+    lines: list[str] = []
+    for step in steps:
+        lines.append(str(step))
+        if isinstance(step, Put):
+            lines += [f"        | {line}" for line in masked_text(step.content).splitlines()]
+    return tuple(lines)
+
+
 def _difference(
-    setting: Setting, launches: int, incumbent: Setting, render: Callable[[Setting], LaunchSpec], base: LaunchSpec
+    setting: Setting,
+    launches: int,
+    incumbent: Setting,
+    render: Callable[[Setting], LaunchSpec],
+    base: LaunchSpec,
+    steps: Callable[[LaunchSpec], Sequence[Step]],
 ) -> Difference:
     is_today = setting == incumbent
     try:
         launch = render(setting)
+        todo = shown(steps(launch))
     except InputError as error:
         return Difference(setting=setting, incumbent=is_today, launches=launches, refused=str(error))
     removed, added = difference(base, launch)
@@ -165,4 +188,5 @@ def _difference(
         removed=removed,
         added=added,
         files=rewritten(base, launch),
+        steps=todo,
     )

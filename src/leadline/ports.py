@@ -23,31 +23,17 @@ from leadline.evidence import (
     Probe,
     ProcessFacts,
     Reply,
+    ServiceFacts,
 )
 from leadline.goal import Problem
-from leadline.launch import LaunchSpec, Start, Step
+from leadline.launch import LaunchSpec, Run, Start, Step
+from leadline.site import Completed as Completed
+from leadline.site import Guard as Guard
+from leadline.site import Observed as Observed
+from leadline.site import Site as Site
+from leadline.site import Terms as Terms
 from leadline.space import Knob, Setting, Value
 from leadline.trial import History, LoadReport, Proposal, RequestRecord
-
-
-class Completed(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that ended on the host. `code` 128+n = killed by signal n."""
-
-    argv: tuple[str, ...]
-    code: int
-    stdout: bytes
-    stderr: bytes
-
-
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """The service before we touch it: the launch in force, the files a way back needs, and who listens.
-
-    `files` maps a path to the SHA-256 of its content, or to "absent".
-    """
-
-    launch: LaunchSpec
-    running: bool
-    files: dict[str, str] = {}
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,19 +135,23 @@ class Target(Protocol):
     guarantee: str
     """What brings the original back without us, in one line."""
 
-    def observe(self) -> Sequence[Step]:
-        """Commands whose results `interpret` reads; they change nothing."""
+    def observe(self) -> Sequence[Run]:
+        """Commands whose results `interpret` reads; they change nothing. A service target has exactly one."""
 
     def interpret(self, completed: Sequence[Completed]) -> Observed:
-        """The service as it is."""
+        """The service as it is, or was before a trial that is in force. Raises InputError when there is none."""
 
     def plan(self, launch: LaunchSpec, observed: Observed, log: str) -> Sequence[Step]:
-        """Steps that put the launch in force."""
+        """Steps that put the launch in force, also while another trial is."""
+
+    def confirm(self, launch: LaunchSpec, answers: Sequence[Completed]) -> None:
+        """Judge the answers to the `asked` Runs so far: the check of the candidate, the words that the supervisor has
+        understood. Raises InputError with the difference or the supervisor's own words."""
 
     def restore(self, observed: Observed) -> Sequence[Step]:
         """Steps that give the service back as observed."""
 
-    def rollout(self, launch: LaunchSpec, present: str, note: str) -> Sequence[Step]:
+    def rollout(self, launch: LaunchSpec, observed: Observed, present: str, note: str) -> Sequence[Step]:
         """Steps that make a launch the permanent one; `present` = SHA-256 of the file they replace, or "absent".
 
         They fail rather than overwrite what an earlier rollout kept: take that one back first.
@@ -177,9 +167,40 @@ class Target(Protocol):
         before the rollout. Raises RefusedError when somebody else changed a file since.
         """
 
+    def patch(self, launch: LaunchSpec, observed: Observed) -> str:
+        """A unified diff of the operator's own files that makes a launch the permanent one, secrets masked. Raises
+        RefusedError with the reason when the words do not stand in a file of theirs."""
+
+    @property
+    def service(self) -> Service | None:
+        """What only a service of a supervisor's can do; None = the server is ours, begun by a Start."""
+
+
+class Service(Protocol):
+    """The part of a Target whose server belongs to a supervisor: it outlives us, so trials follow one another without
+    going back in between, and a guard on the host brings the original back. Pure, like its Target."""
+
+    def look(self) -> Run:
+        """One quick command, answered at any time, that changes nothing."""
+
+    def facts(self, completed: Completed) -> ServiceFacts:
+        """What it says. Raises HostError for an answer that makes no sense."""
+
+    def log(self, cursor: str) -> Run:
+        """The server's output since `cursor`; "" = since the present start of the service."""
+
+    def logged(self, completed: Completed) -> tuple[str, str]:
+        """The lines and the next cursor."""
+
+    def guard(self, terms: Terms) -> Guard | None:
+        """None = this target has none: the operator must have said that he does without."""
+
+    def unlock(self) -> Sequence[Run]:
+        """Who holds the lock (asked), and how it is broken."""
+
 
 class Session(Protocol):
-    """A server that we started and hold. When the holder dies, the host ends the server without us."""
+    """A server that we put in force and hold. When the holder dies, the host goes back without us."""
 
     def process(self) -> ProcessFacts | None:
         """The server's main process; None when it is gone."""
@@ -188,7 +209,17 @@ class Session(Protocol):
         """How it ended; None while it runs."""
 
     def owns(self, pid: int) -> bool:
-        """Whether that process is the server or one of its descendants."""
+        """Whether that process is the server or one of its descendants; of pid 0, whether nobody can tell."""
+
+    def log(self) -> str:
+        """Its output so far, undecodable bytes replaced."""
+
+    def doubt(self) -> Diagnosis | None:
+        """Why this is no longer the launch that we made: restarted, given back by its guard, changed
+        by somebody else; or, once it has ended, why, as far as its supervisor can tell. None = nothing is known."""
+
+    def blips(self) -> int:
+        """How often the host could not be reached so far: what was measured meanwhile does not count."""
 
     def end(self, grace_s: float) -> ExitFacts:
         """End the whole process group: SIGTERM, after the grace SIGKILL. Returns when nothing of it is left.
@@ -197,11 +228,21 @@ class Session(Protocol):
         """
 
 
+class Held(Protocol):
+    """A command on the host whose standard input we keep open: its end is how the host learns that we are gone."""
+
+    def alive(self) -> bool: ...
+
+    def end(self) -> None:
+        """Close its input and wait until it has ended. May be repeated."""
+
+
 class Host(Protocol):
-    """Where the service runs: the only side effects on it. Raises HostError when the host itself fails.
+    """Where the service runs: the only side effects on it. Raises HostError when the host itself fails, HostLost when
+    it cannot be reached (any more).
 
     Guarantees: `write` is atomic (complete or not at all, also after a power cut) and keeps the mode; nothing that we
-    did not start is ever signalled.
+    did not start is ever signalled. `sudo` = through `sudo -n`, for what only root may do; never asks for a password.
     """
 
     name: str
@@ -211,12 +252,15 @@ class Host(Protocol):
     def start(self, step: Start) -> Session:
         """Start a server under a supervisor; its output goes to `step.log`."""
 
-    def read(self, path: str) -> bytes | None:
+    def hold(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Held:
+        """Start a command and keep its standard input open; returns once it has written its first line."""
+
+    def read(self, path: str, *, sudo: bool = False) -> bytes | None:
         """The file's content; None when there is none."""
 
-    def write(self, path: str, content: bytes, mode: int) -> None: ...
+    def write(self, path: str, content: bytes, mode: int, *, sudo: bool = False) -> None: ...
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, sudo: bool = False) -> None:
         """Remove a file; absent is fine."""
 
     def log(self, path: str) -> str:
@@ -225,7 +269,13 @@ class Host(Protocol):
     def listener(self, host: str, port: int) -> ProcessFacts | None:
         """Who listens there; None when nobody does."""
 
+    def forward(self, host: str, port: int) -> tuple[str, int]:
+        """An address of this machine that leads to that address of the host, for as long as we live."""
+
     def free_memory_bytes(self) -> int: ...
+
+    def device_used_bytes(self) -> tuple[int, ...] | None:
+        """Memory in use on each accelerator, whoever uses it; None when nothing tells."""
 
     def identity(self) -> dict[str, str]:
         """What makes measurements on this machine comparable: processor, accelerators, driver."""

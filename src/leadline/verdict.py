@@ -14,6 +14,9 @@ DIED = frozenset(
 )
 """Of more load than it had borne before."""
 
+GONE = DIED | {Failure.RESTARTED, Failure.TAKEN_BACK, Failure.NOT_GENERATING, Failure.RESTART_LOOP}
+"""Nobody is served from then on."""
+
 NOT_ITS_FAULT = frozenset(
     {
         Failure.RESTARTED,
@@ -22,6 +25,13 @@ NOT_ITS_FAULT = frozenset(
         Failure.STOPPED_BY_US,
         Failure.ENVIRONMENT,
         Failure.DEVICE_LOST,
+        Failure.DEVICE_BUSY,
+        Failure.NOT_EXECUTED,
+        Failure.START_LIMIT,
+        Failure.STOP_TIMEOUT,
+        Failure.LEFTOVERS,
+        Failure.TAKEN_BACK,
+        Failure.CHANGED,
     }
 )
 """Not of the setting: somebody must look."""

@@ -13,7 +13,7 @@ import pytest
 from leadline.errors import RefusedError
 from leadline.hosts.local import LocalHost
 from leadline.launch import LaunchSpec, Put, Remove, Run, Step
-from leadline.ports import Completed, Observed, Target
+from leadline.ports import Completed, Observed, Site, Target
 from leadline.targets.command import ABSENT, KEPT, CommandTarget
 from leadline.testing.target_suite import LAWS, Case
 
@@ -21,7 +21,7 @@ Make = Callable[[LaunchSpec, str], Target]
 
 
 def in_folder(kind: type[CommandTarget]) -> Make:
-    return lambda launch, folder: kind(launch, f"{folder}/serve.sh")
+    return lambda launch, folder: kind(Site(launch=launch, script=f"{folder}/serve.sh"))
 
 
 def case(make: Make, tmp_path: Path) -> Case:
@@ -42,7 +42,7 @@ class TalksTooMuch(CommandTarget):
 
 
 class TouchesTheScript(CommandTarget):
-    def observe(self) -> Sequence[Step]:
+    def observe(self) -> Sequence[Run]:
         return (*super().observe(), Run(argv=("touch", self.rollout_path()), timeout_s=5))
 
 
@@ -94,8 +94,8 @@ class RestoresOnce(LeavesAFile):
 
 
 class WritesTheKey(CommandTarget):
-    def rollout(self, launch: LaunchSpec, present: str, note: str) -> Sequence[Step]:
-        *before, put = super().rollout(launch, present, note)
+    def rollout(self, launch: LaunchSpec, observed: Observed, present: str, note: str) -> Sequence[Step]:
+        *before, put = super().rollout(launch, observed, present, note)
         assert isinstance(put, Put)
         content = f"#!/bin/sh\nexec {shlex.join(launch.argv)}\n"
         return (*before, msgspec.structs.replace(put, content=content))
@@ -110,8 +110,8 @@ class ShowsTheToken(CommandTarget):
 class ClearsTheWay(CommandTarget):
     """Removes whatever is there, so that its own `expect` always holds."""
 
-    def rollout(self, launch: LaunchSpec, present: str, note: str) -> Sequence[Step]:
-        put = super().rollout(launch, present, note)[-1]
+    def rollout(self, launch: LaunchSpec, observed: Observed, present: str, note: str) -> Sequence[Step]:
+        put = super().rollout(launch, observed, present, note)[-1]
         assert isinstance(put, Put)
         path = self.rollout_path()
         keep = Run(argv=("cp", "-p", path, path + KEPT), timeout_s=5)
@@ -120,8 +120,8 @@ class ClearsTheWay(CommandTarget):
 
 
 class KeepsTheLatestAlone(CommandTarget):
-    def rollout(self, launch: LaunchSpec, present: str, note: str) -> Sequence[Step]:
-        put = super().rollout(launch, present, note)[-1]
+    def rollout(self, launch: LaunchSpec, observed: Observed, present: str, note: str) -> Sequence[Step]:
+        put = super().rollout(launch, observed, present, note)[-1]
         path = self.rollout_path()
         keep = Run(argv=("cp", "-p", path, path + KEPT), timeout_s=5)
         return (put,) if present == ABSENT else (keep, put)

@@ -297,7 +297,7 @@ def test_init_writes_a_campaign_that_plan_accepts_and_never_overwrites_one(
     [
         (("my-server",), "say --engine with one of llamacpp"),
         (("llama-server", "--api-key", "sk-hush-4711"), "--api-key, which takes a secret in clear"),
-        ((), "Missing argument"),
+        ((), "say one of: -- COMMAND"),
     ],
 )
 def test_init_refuses_without_leaving_anything(

@@ -50,8 +50,8 @@ def wired(base: Path, **parts: str) -> Wired:
 
 def test_every_plug_in_is_found_by_its_name_and_helpers_are_not_plug_ins() -> None:
     assert found("engines") == ("llamacpp", "sglang", "trtllm", "vllm")
-    assert found("targets") == ("command",)
-    assert found("hosts") == ("local",)
+    assert found("targets") == ("command", "compose", "script", "systemd")
+    assert found("hosts") == ("local", "ssh", "wrapped")
     assert found("strategies") == ("grid", "random")
     assert found("workloads") == ("agent", "chat", "coding", "extract", "file", "summarize")
 

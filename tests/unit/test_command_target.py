@@ -15,11 +15,12 @@ import pytest
 from leadline.errors import InputError, RefusedError
 from leadline.hosts.local import LocalHost
 from leadline.launch import LaunchFile, LaunchSpec, Put, Remove, Run, Start, Stop
-from leadline.ports import Completed, Observed
+from leadline.ports import Completed, Observed, Site
 from leadline.targets.command import ABSENT, KEPT, CommandTarget, script
 
 TODAY = LaunchSpec(argv=("llama-server", "-m", "m.gguf"))
 HOST = LocalHost()
+SEEN = Observed(launch=TODAY, running=False)
 ECHO = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))"
 
 
@@ -35,7 +36,7 @@ def execute(path: Path, env: dict[str, str] | None = None, cwd: str = "/") -> tu
 
 def written(folder: Path, launch: LaunchSpec, note: str = "note") -> Path:
     path = folder / "serve.sh"
-    (put,) = CommandTarget(TODAY, str(path)).rollout(launch, ABSENT, note)
+    (put,) = CommandTarget(Site(launch=TODAY, script=str(path))).rollout(launch, SEEN, ABSENT, note)
     assert isinstance(put, Put)
     HOST.write(put.path, put.content.encode(), put.mode)
     return path
@@ -98,7 +99,7 @@ def test_secrets_are_taken_from_the_environment(tmp_path: Path) -> None:
 
 def test_the_header_says_who_when_what_and_how_to_undo(tmp_path: Path) -> None:
     note = "2026-11-30T15:53:00Z\ncampaign demo\rdepth=4\u2028exec rm -rf /\x0bid"
-    (put,) = CommandTarget(TODAY, "/srv/serve.sh").rollout(TODAY, ABSENT, note)
+    (put,) = CommandTarget(Site(launch=TODAY, script="/srv/serve.sh")).rollout(TODAY, SEEN, ABSENT, note)
     assert isinstance(put, Put)
     lines = put.content.splitlines()
     assert lines[0] == "#!/bin/sh"
@@ -107,7 +108,7 @@ def test_the_header_says_who_when_what_and_how_to_undo(tmp_path: Path) -> None:
     for part in ("leadline apply", "2026-11-30T15:53:00Z", "campaign demo", "depth=4", "leadline undo CAMPAIGN"):
         assert any(part in line for line in header), part
     assert "# By hand: rm /srv/serve.sh" in header
-    *_, put = CommandTarget(TODAY, "/srv/my serve.sh").rollout(TODAY, "0" * 64, note)
+    *_, put = CommandTarget(Site(launch=TODAY, script="/srv/my serve.sh")).rollout(TODAY, SEEN, "0" * 64, note)
     assert isinstance(put, Put)
     assert "# By hand: mv '/srv/my serve.sh.leadline-previous' '/srv/my serve.sh'" in put.content
 
@@ -119,7 +120,7 @@ def test_a_name_that_a_shell_cannot_export_is_refused(name: str) -> None:
 
 
 def test_a_trial_is_one_start_and_its_way_back_one_stop() -> None:
-    target = CommandTarget(TODAY, "serve.sh", grace_s=3.0)
+    target = CommandTarget(Site(launch=TODAY, script="serve.sh", grace_s=3.0))
     observed = Observed(launch=TODAY, running=False)
     launch = LaunchSpec(argv=("llama-server", "--draft-max", "4"))
     assert list(target.plan(launch, observed, "log")) == [Start(launch=launch, log="log", grace_s=3.0)]
@@ -127,7 +128,7 @@ def test_a_trial_is_one_start_and_its_way_back_one_stop() -> None:
 
 
 def observe(path: Path) -> Observed:
-    target = CommandTarget(TODAY, str(path))
+    target = CommandTarget(Site(launch=TODAY, script=str(path)))
     steps = target.observe()
     assert all(isinstance(step, Run) for step in steps)
     return target.interpret([HOST.run(step.argv) for step in steps if isinstance(step, Run)])
@@ -148,7 +149,7 @@ def test_a_script_that_cannot_be_read_is_not_absent(tmp_path: Path) -> None:
 
 
 def test_an_answer_of_any_bytes_is_read() -> None:
-    target = CommandTarget(TODAY, "serve.sh")
+    target = CommandTarget(Site(launch=TODAY, script="serve.sh"))
     argv = ("sha256sum", "--", "serve.sh")
     for stdout in (b"", b"\xff\xfe" * 50):
         seen = target.interpret([Completed(argv=argv, code=0, stdout=stdout, stderr=b"\xff")])
@@ -177,7 +178,7 @@ W, P, X = "a" * 64, "b" * 64, "c" * 64
     ],
 )
 def test_undo_goes_by_what_is_there(previous: str, now: str, kept: str, steps: list[type] | None) -> None:
-    target = CommandTarget(TODAY, "serve.sh")
+    target = CommandTarget(Site(launch=TODAY, script="serve.sh"))
     observed = Observed(launch=TODAY, running=False, files={"serve.sh": now, f"serve.sh{KEPT}": kept})
     if steps is None:
         with pytest.raises(RefusedError, match="Nothing was changed"):

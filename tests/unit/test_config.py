@@ -25,7 +25,8 @@ from leadline.config import (
     template,
     window_allows,
 )
-from leadline.config.table import RANGE, SECTIONS
+from leadline.config.table import RANGE, SCRIPTS, SECTIONS
+from leadline.config.target_rules import RULES, takes
 from leadline.config.toml import toml_key, toml_text
 from leadline.errors import InputError
 from leadline.goal import Cell, Requirement
@@ -33,7 +34,7 @@ from leadline.space import Setting
 
 NAMES = Names(
     engines=("llamacpp",),
-    targets=("command",),
+    targets=("command", "compose", "script", "systemd"),
     strategies=("grid", "random"),
     workloads=("coding", "chat", "summarize", "extract", "agent"),
     knobs={"llamacpp": ("depth", "spec_method", "draft_model", "max_running", "kv_dtype")},
@@ -84,6 +85,10 @@ foreign = "skip"
 [safety]
 grace_s = 0
 deadline_s = 600
+disconnect_grace_s = 0.5
+lease_s = 1
+unguarded = true
+device_settle_s = 0
 min_free_memory_gib = 0.5
 max_oom_chance = 1
 may_change_output = ["kv_dtype", "flag:--rope-scale"]
@@ -119,7 +124,39 @@ rounds = 1
 max_launches = 40
 max_minutes = 60.5
 seed = 7
+[canary]
+minutes = 0
+worst_frac = 0.2
 """
+AWAY = """host = "ssh://me@gpu1:2222"
+ssh_config = "ssh_config"
+through = "pct exec 105 --"
+"""
+PLACES = {
+    "command": 'command = "llama-server --port 8080"\n',
+    "systemd": f'unit = "llm@a.service"\nsudo = true\n{AWAY}',
+    "compose": f"""compose_files = ["/srv/a.yaml", "/srv/b.yaml"]
+compose_service = "llm"
+compose_project = "prod"
+compose_program = "podman compose"
+sudo = true
+{AWAY}""",
+    "script": f"""command = "llama-server --port 8080"
+{AWAY}[scripts]
+start = ["start", "{{argv}}", "{{env}}"]
+stop = "stop --now"
+give_back = ["give-back"]
+status = ["status", "{{{{.State}}}}"]
+logs = ["tail", "-c+{{since}}"]
+""",
+}
+"""What each target needs, and where it may be."""
+
+
+def placed(target: str) -> str:
+    """A small file for that target."""
+    head, _, rest = SMALL.partition('target = "command"\n')
+    return f'{head}target = "{target}"\n{PLACES[target]}{rest.partition(chr(10))[2]}'
 
 
 def parse(text: str, path: str = "campaign.toml") -> CampaignSpec:
@@ -141,9 +178,11 @@ def test_a_small_file_gets_the_defaults() -> None:
 def test_every_key_of_a_full_file_arrives() -> None:
     given_keys = tomllib.loads(FULL)
     for section in SECTIONS:
-        tables = given_keys[section.name].values() if section.shape == "named" else [given_keys[section.name]]
+        table = given_keys.get(section.name, {})
+        tables = table.values() if section.shape == "named" else [table]
         seen = {name for table in tables for name in table}
-        assert section.shape == "knobs" or seen == {k.name for k in section.keys}, section.name
+        there = {k.name for k in section.keys if takes("command", f"{section.name}.{k.name}")}
+        assert section.shape == "knobs" or seen == there, section.name
     spec = parse(FULL)
     assert spec.service.env == (("OMP_NUM_THREADS", "2"), ("EMPTY", ""))
     assert spec.service.headers == (("X-Team", "a"), ("Authorization", Secret("file", "key")))
@@ -158,6 +197,9 @@ def test_every_key_of_a_full_file_arrives() -> None:
     assert (spec.traffic.private_port, spec.traffic.foreign) == (18080, "skip")
     assert (spec.safety.grace_s, spec.safety.deadline_s, spec.safety.min_free_memory_gib) == (0, 600, 0.5)
     assert (spec.safety.max_oom_chance, spec.safety.may_change_output) == (1, ("kv_dtype", "flag:--rope-scale"))
+    assert (spec.safety.disconnect_grace_s, spec.safety.lease_s) == (0.5, 1)
+    assert (spec.safety.unguarded, spec.safety.device_settle_s) == (True, 0)
+    assert (spec.canary.minutes, spec.canary.worst_frac) == (0, 0.2)
     assert spec.knobs[:2] == (KnobSpec("depth", (0, 2, 4, 6, 8)), KnobSpec("max_running", (1, 4, 7)))
     assert [k.values for k in spec.knobs[2:]] == [("f16", "q8_0"), (1, 2), (True, False), ("1", "2")]
     assert str(spec.keep) == "flag:--prio=2 spec_method=ngram-simple"
@@ -166,6 +208,57 @@ def test_every_key_of_a_full_file_arrives() -> None:
     assert (spec.workloads[1].file, spec.workloads[1].builtin) == ("prompts.jsonl", None)
     assert (spec.budget.strategy, spec.budget.rounds, spec.budget.seed) == ("random", 1, 7)
     assert (spec.budget.max_launches, spec.budget.max_minutes) == (40, 60.5)
+
+
+def test_a_service_gets_the_defaults() -> None:
+    spec = parse(SMALL)
+    assert (spec.service.host, spec.service.ssh_config, spec.service.through) == ("local", None, ())
+    assert (spec.service.unit, spec.service.sudo, spec.service.compose_files) == (None, False, ())
+    assert spec.service.compose_program == ("docker", "compose")
+    assert spec.scripts.start == spec.scripts.status == ()
+    assert (spec.safety.disconnect_grace_s, spec.safety.lease_s) == (120, 300)
+    assert (spec.safety.unguarded, spec.safety.device_settle_s) == (False, 60)
+    assert (spec.canary.minutes, spec.canary.worst_frac) == (10, 0.05)
+
+
+@pytest.mark.parametrize("target", PLACES)
+def test_what_a_target_needs_is_enough(target: str) -> None:
+    given = tomllib.loads(placed(target))
+    named = {f"{section}.{key}" for section in ("service", "scripts") for key in given.get(section, {})}
+    assert set(RULES[target].needs) <= named
+    assert parse(placed(target)).service.target == target
+
+
+def test_where_a_service_is_arrives() -> None:
+    systemd, compose, script = (parse(placed(target)) for target in ("systemd", "compose", "script"))
+    for spec in (systemd, compose, script):
+        assert (spec.service.host, spec.service.ssh_config) == ("ssh://me@gpu1:2222", "ssh_config")
+        assert spec.service.through == ("pct", "exec", "105", "--")
+    assert (systemd.service.unit, systemd.service.sudo, systemd.service.command) == ("llm@a.service", True, ())
+    assert compose.service.compose_files == ("/srv/a.yaml", "/srv/b.yaml")
+    assert (compose.service.compose_service, compose.service.compose_project) == ("llm", "prod")
+    assert (compose.service.compose_program, compose.service.sudo) == (("podman", "compose"), True)
+    assert script.service.command == ("llama-server", "--port", "8080")
+    assert script.scripts.start == ("start", "{argv}", "{env}")
+    assert (script.scripts.stop, script.scripts.give_back) == (("stop", "--now"), ("give-back",))
+    assert (script.scripts.status, script.scripts.logs) == (("status", "{{.State}}"), ("tail", "-c+{since}"))
+
+
+@pytest.mark.parametrize("host", ["local", "ssh://gpu1", "ssh://u.v-w@h.example:1", "ssh://[fe80::1%eth0]:22"])
+def test_a_host_is_this_machine_or_a_name_that_ssh_knows(host: str) -> None:
+    assert parse(placed("script").replace("ssh://me@gpu1:2222", host).replace('ssh_config = "ssh_config"\n', ""))
+
+
+def test_a_command_is_local_and_may_say_so() -> None:
+    assert parse(SMALL.replace("[knobs]", 'host = "local"\n[knobs]')).service.host == "local"
+
+
+def test_a_target_of_somebody_else_takes_every_key() -> None:
+    text = placed("systemd").replace(
+        'target = "systemd"', 'target = "theirs"\ncompose_service = "llm"\ncommand = ["x"]'
+    )
+    names = msgspec.structs.replace(NAMES, targets=("theirs",))
+    assert parse_campaign(text, "campaign.toml", names).service.compose_service == "llm"
 
 
 def test_a_weight_without_concurrency_is_spread_over_the_load_and_adds_to_others() -> None:
@@ -280,8 +373,17 @@ def test_a_whole_day_allows_work_of_any_length_and_seconds_count() -> None:
 HOSTILE = ["llama-server", "-m", "my model.gguf", "--x", "a'b\"c", "$HOME `id` \\ \n\t#", "", "ümlaut €", "[", "\x7f"]
 
 
-def made(command: list[str]) -> str:
-    return template(command, Setting.of(depth=0, max_running=4), "llamacpp", 8080, [2, 4], Setting.of(spec_method="x"))
+WHERE: dict[str, dict[str, object]] = {
+    "command": {},
+    "systemd": {"unit": "llm.service", "host": "ssh://gpu1"},
+    "compose": {"compose_files": ["/srv/a.yaml"], "compose_service": "llm", "host": "ssh://gpu1"},
+    "script": {"host": "ssh://gpu1"},
+}
+
+
+def made(command: list[str], target: str = "command") -> str:
+    incumbent, keep = Setting.of(depth=0, max_running=4), Setting.of(spec_method="x")
+    return template(command, incumbent, "llamacpp", 8080, [2, 4], keep, target=target, where=WHERE[target])
 
 
 def test_the_template_is_a_campaign_that_parses_back_to_what_it_was_made_of() -> None:
@@ -307,19 +409,32 @@ def test_the_template_says_nothing_but_what_was_given_and_the_defaults() -> None
     assert spec.budget == small.budget
 
 
-def test_every_optional_key_of_the_template_may_be_uncommented() -> None:
-    text = re.sub(r'(?m)^# (?=("[^"]+"|\w+) = |\[)', "", made(["llama-server"]))
+@pytest.mark.parametrize("target", WHERE)
+def test_the_template_of_a_service_says_where_it_is_and_not_what_it_can_be_asked(target: str) -> None:
+    spec = parse(template(
+        ["llama-server"], Setting(), "llamacpp", 8080, [2], Setting(), target=target, cwd="/srv", where=WHERE[target]
+    ))  # fmt: skip
+    live = target in ("systemd", "compose")
+    assert (spec.service.command, spec.service.cwd) == (((), None) if live else (("llama-server",), "/srv"))
+    told = {name: getattr(spec.service, name) for name in WHERE[target]}
+    assert told == {name: tuple(v) if isinstance(v, list) else v for name, v in WHERE[target].items()}
+
+
+@pytest.mark.parametrize("target", WHERE)
+def test_every_optional_key_of_the_template_may_be_uncommented(target: str) -> None:
+    text = re.sub(r'(?m)^# (?=("[^"]+"|\w+) = |\[)', "", made(["llama-server"], target))
     spec = parse(text)
     assert spec.traffic.private_port == 8081
     assert spec.service.url == "http://127.0.0.1:8080"
     assert [w.name for w in spec.workloads] == ["coding", "chat", "mine"]
     for section in SECTIONS:
         if section.shape == "one":
-            assert set(tomllib.loads(text)[section.name]) == {k.name for k in section.keys}
+            there = {k.name for k in section.keys if takes(target, f"{section.name}.{k.name}")}
+            assert set(tomllib.loads(text).get(section.name, {})) == there
 
 
-def test_the_template_has_a_comment_for_every_key_and_no_very_long_line() -> None:
-    text = made(["llama-server"])
+def test_the_templates_have_a_comment_for_every_key_and_no_very_long_line() -> None:
+    text = "".join(made(["llama-server"], target) for target in WHERE)
     for section in SECTIONS:
         assert f"[{section.name}" in text
         assert section.help in text
@@ -385,7 +500,9 @@ def test_the_reference_has_every_key_and_its_examples_are_true() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert all(line.replace("\\|", "").count("|") in (5, 6) for line in rows)
     assert "| `120` |" in page
-    assert page.count("| required |") == 4
+    assert page.count("| required |") == 3
+    for target, rule in RULES.items():
+        assert f"| `{target}` | {', '.join(f'`{key}`' for key in rule.needs)} | " in page
 
 
 def test_the_example_of_every_key_is_accepted() -> None:
@@ -394,11 +511,18 @@ def test_the_example_of_every_key_is_accepted() -> None:
             pair = {"drain": "undrain", "undrain": "drain"}.get(key.name, "")
             extra = f'{pair} = ["x"]\n' if pair else ""
             line = f"{key.name} = {key.example}\n"
-            if f"[{section.name}]" in SMALL:
-                text = re.sub(rf"(?m)^{key.name} = .*\n", "", SMALL).replace("[service]\n", f"[service]\n{line}")
+            base = placed(next(target for target in PLACES if takes(target, f"{section.name}.{key.name}")))
+            if f"[{section.name}]" in base:
+                text = re.sub(rf"(?m)^{key.name} = .*\n", "", base).replace(
+                    f"[{section.name}]\n", f"[{section.name}]\n{line}"
+                )
             else:
-                text = f"{SMALL}[{section.name}]\n{line}{extra}"
+                text = f"{base}[{section.name}]\n{line}{extra}"
             assert parse(text), key.name
+
+
+def test_the_scripts_are_given_all_or_none() -> None:
+    assert {f"scripts.{k.name}" for k in SCRIPTS.keys} < set(RULES["script"].needs)
 
 
 def test_config_opens_no_file_and_imports_no_plugin() -> None:

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[1] / "golden" / "config"
 FILES = sorted(FOLDER.glob("*.toml"))
 NAMES = Names(
     engines=("llamacpp",),
-    targets=("command",),
+    targets=("command", "compose", "script", "systemd"),
     strategies=("grid", "random"),
     workloads=("coding", "chat", "summarize", "extract", "agent"),
     knobs={"llamacpp": ("depth", "spec_method", "draft_model", "topk", "max_running", "kv_dtype")},
@@ -86,6 +86,13 @@ REST = '[knobs]\ndepth = [2]\n[workloads.coding]\nbuiltin = "coding"\n[goals.fas
         f'[safety]\napi_key = "{SECRET}"',
         f'[other]\napi_key = "{SECRET}"',
         f'model = "{SECRET}',
+        f'host = "ssh://me:{SECRET}@host"',
+        f'host = "me:{SECRET}@host"',
+        f'through = ["env", "HF_TOKEN={SECRET}"]',
+        f'unit = {{ token = "{SECRET}" }}',
+        f'[scripts]\nstart = ["start", "--api-key", "{SECRET}"]',
+        f"[scripts]\nstatus = \"curl -H 'Authorization: Bearer {SECRET}' http://host/status\"",
+        f'[scripts]\napi_key = "{SECRET}"',
     ],
 )
 def test_a_secret_in_the_wrong_place_is_refused_and_not_shown(line: str) -> None:

@@ -11,12 +11,14 @@ import pytest
 from support_sim import BASE, PORT
 
 from leadline.build import plugin
-from leadline.deploy import Deployer, Rules, StartFailed, execute, in_the_way
+from leadline.deploy import Deployer, Rules, StartFailed
+from leadline.listening import in_the_way
 from leadline.errors import HostError, InterruptedRun, NotGivenBackError, RefusedError
 from leadline.evidence import Effective, ExitFacts, Failure, ProcessFacts
 from leadline.launch import LaunchSpec, Put, Remove, Run, Start
-from leadline.ports import Clock, Completed
+from leadline.ports import Clock, Completed, Site
 from leadline.space import Setting
+from leadline.steps import execute
 from leadline.targets.command import CommandTarget
 from leadline.testing.faults import Fault, FaultKind
 from leadline.testing.lab import Lab, LabFile
@@ -31,7 +33,7 @@ GIB = 2**30
 def deployer(lab: Lab, clock: Clock | None = None, **rules) -> Deployer:
     return Deployer(
         engine=ENGINE,
-        target=CommandTarget(BASE, "serve.sh"),
+        target=CommandTarget(Site(launch=BASE, script="serve.sh")),
         host=lab.host,
         prober=lab.prober(f"http://127.0.0.1:{PORT}"),
         clock=clock or lab.clock,

@@ -37,7 +37,7 @@ from leadline.evidence import (
 )
 from leadline.launch import LaunchSpec, masked
 from leadline.measure import LoadRules
-from leadline.ports import Prober
+from leadline.ports import Prober, Site
 from leadline.space import Setting
 from leadline.targets.command import CommandTarget
 from leadline.testing.faults import Fault, FaultKind
@@ -237,7 +237,7 @@ def test_r22_a_draft_context_is_no_part_of_what_fits() -> None:
 def deployer(lab: Lab, **rules: float) -> Deployer:
     return Deployer(
         engine=engine("llamacpp"),
-        target=CommandTarget(BASE, "serve.sh"),
+        target=CommandTarget(Site(launch=BASE, script="serve.sh")),
         host=lab.host,
         prober=lab.prober(f"http://127.0.0.1:{PORT}"),
         clock=lab.clock,
@@ -295,7 +295,7 @@ def test_r28_who_killed_it() -> None:
         assert (by[0].failure, by[1].failure) == (Failure.KILLED, Failure.HOST_OOM)
         stopped = engine(name).diagnose(Evidence(log="loading", exit=ExitFacts(signal=9, asked=True)))
         assert stopped.failure is Failure.STOPPED_BY_US
-    assert Failure.RESTARTED in NOT_ITS_FAULT
+    assert Failure.START_LIMIT in NOT_ITS_FAULT
 
 
 def test_r29_a_start_of_23_minutes_that_goes_on_is_waited_for() -> None:

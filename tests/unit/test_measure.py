@@ -18,7 +18,7 @@ from leadline.evidence import Acceptance, Evidence, Failure, ProcessFacts
 from leadline.goal import Cell
 from leadline.load.records import read_records, write_records
 from leadline.measure import Endpoint, Job, LoadRules, Measurer, Spoiled, cut, starved, values_of
-from leadline.ports import LoadPlan
+from leadline.ports import LoadPlan, Site
 from leadline.space import Setting
 from leadline.targets.command import CommandTarget
 from leadline.testing.faults import Fault, FaultKind
@@ -49,7 +49,7 @@ class KeepsRecords:
 def measurer(lab: Lab, folder: Path, **fields) -> Measurer:
     deployer = Deployer(
         engine=ENGINE,
-        target=CommandTarget(BASE, "serve.sh"),
+        target=CommandTarget(Site(launch=BASE, script="serve.sh")),
         host=lab.host,
         prober=lab.prober(f"http://127.0.0.1:{PORT}"),
         clock=lab.clock,

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from leadline.applied import Applied
     from leadline.build import Wired
-    from leadline.launch import Step
+    from leadline.interrupts import Interrupts
+    from leadline.launch import LaunchSpec, Step
     from leadline.space import Setting
 
 
@@ -22,48 +23,76 @@ if TYPE_CHECKING:
 @campaign_argument
 @click.option("--goal", help="The recommendation for this goal. Default: the one setting for all goals.")
 @click.option("--setting", "words", help='A setting that this campaign has measured, like "depth=4".')
+@click.option("--as", "form", type=click.Choice(["patch"]), help="Print a diff of your own files; change nothing.")
 @yes_option
 @json_option
-def command(campaign: str, goal: str | None, words: str | None, yes: bool, as_json: bool) -> None:
-    """Write the launch script of a setting that ran; the previous script is kept. Restarts nothing.
+def command(campaign: str, goal: str | None, words: str | None, form: str | None, yes: bool, as_json: bool) -> None:
+    """Make a setting that ran the permanent one. `leadline undo` takes it back at any time.
 
-    `leadline undo` puts the previous script back.
+    A plain command gets a launch script; nothing is restarted. A service gets a file of ours beside its own, which stay
+    as they are; it is restarted, measured against what the campaign promised, and watched for canary.minutes. What is
+    worse than promised, or does not stay up, is taken back at once.
     """
-    from leadline.applied import Applied
     from leadline.build import wire
-    from leadline.deploy import digest
-    from leadline.errors import RefusedError
+    from leadline.cli.applying import apply_service
     from leadline.interrupts import Interrupts
-    from leadline.launch import Put
-    from leadline.outlook import difference
 
     wired = wire(campaign)
-    _refuse_twice(wired)
+    if form is None:
+        _refuse_twice(wired)
     setting = _chosen(wired, goal, words)
     launch = wired.permanent(setting)
-    removed, added = difference(wired.base, launch)
+    if form == "patch":
+        _show_patch(wired, launch, as_json)
+        return
     with Interrupts().installed() as interrupts:
-        path = wired.target.rollout_path()
-        note = f"{setting}, written {wired.clock.utc()} from campaign {wired.folder.path.name}"
-        present = digest(wired.host, path)
-        steps = wired.target.rollout(launch, present, note)
-        content = next(s.content for s in steps if isinstance(s, Put) and s.path == path)
-        if not as_json:
-            click.echo("\n".join([f"setting  {setting}", *(f"  - {u}" for u in removed), *(f"  + {u}" for u in added)]))
-            click.echo("\n".join(str(s) for s in steps))
-        confirm(f"Write {path}?", yes=yes)
-        with interrupts.shield():
-            if digest(wired.host, path) != present:
-                raise RefusedError(f"somebody else changed {path} meanwhile. Nothing was written; apply again.")
-            applied = Applied(
-                path=path,
-                setting=str(setting),
-                at=wired.clock.utc(),
-                written=hashlib.sha256(content.encode()).hexdigest(),
-                previous=present,
-            )
-            applied.write(wired.folder.path)
-            _roll_out(wired, applied, steps)
+        if wired.target.service is not None:
+            apply_service(wired, interrupts, setting, launch, goal=goal, yes=yes, as_json=as_json)
+        else:
+            _write_script(wired, interrupts, setting, launch, yes=yes, as_json=as_json)
+
+
+def _show_patch(wired: Wired, launch: LaunchSpec, as_json: bool) -> None:
+    from leadline.steps import observe
+
+    text = wired.target.patch(launch, wired.observed or observe(wired.target, wired.host))
+    if as_json:
+        emit({"patch": text})
+    else:
+        click.echo(text, nl=False)
+
+
+def _write_script(
+    wired: Wired, interrupts: Interrupts, setting: Setting, launch: LaunchSpec, *, yes: bool, as_json: bool
+) -> None:
+    from leadline.applied import Applied
+    from leadline.errors import RefusedError
+    from leadline.launch import Put
+    from leadline.outlook import difference
+    from leadline.steps import digest, observe
+
+    removed, added = difference(wired.base, launch)
+    path = wired.target.rollout_path()
+    note = f"{setting}, written {wired.clock.utc()} from campaign {wired.folder.path.name}"
+    present = digest(wired.host, path)
+    steps = wired.target.rollout(launch, observe(wired.target, wired.host), present, note)
+    content = next(s.content for s in steps if isinstance(s, Put) and s.path == path)
+    if not as_json:
+        click.echo("\n".join([f"setting  {setting}", *(f"  - {u}" for u in removed), *(f"  + {u}" for u in added)]))
+        click.echo("\n".join(str(s) for s in steps))
+    confirm(f"Write {path}?", yes=yes)
+    with interrupts.shield():
+        if digest(wired.host, path) != present:
+            raise RefusedError(f"somebody else changed {path} meanwhile. Nothing was written; apply again.")
+        applied = Applied(
+            path=path,
+            setting=str(setting),
+            at=wired.clock.utc(),
+            written=hashlib.sha256(content.encode()).hexdigest(),
+            previous=present,
+        )
+        applied.write(wired.folder.path)
+        _roll_out(wired, applied, steps)
     if as_json:
         emit({"setting": setting, "path": path, "removed": removed, "added": added, "steps": [str(s) for s in steps]})
     else:
@@ -72,8 +101,8 @@ def command(campaign: str, goal: str | None, words: str | None, yes: bool, as_js
 
 def _roll_out(wired: Wired, applied: Applied, steps: Sequence[Step]) -> None:
     """All steps, or none: what was done is taken back when one fails, so that it can be tried again."""
-    from leadline.deploy import execute
     from leadline.errors import HostError, LeadlineError
+    from leadline.steps import execute
 
     try:
         for step in steps:
@@ -84,8 +113,8 @@ def _roll_out(wired: Wired, applied: Applied, steps: Sequence[Step]) -> None:
 
 
 def _take_back(wired: Wired, applied: Applied) -> None:
-    from leadline.deploy import digest, execute, observe
     from leadline.errors import RefusedError
+    from leadline.steps import digest, execute, observe
 
     try:
         for step in wired.target.undo(observe(wired.target, wired.host), applied.written, applied.previous):
@@ -115,8 +144,8 @@ def _chosen(wired: Wired, goal: str | None, words: str | None) -> Setting:
     ledger = replay(wired.folder.journal).ledger
     if ledger.started is not None and ledger.started.launch != str(masked(wired.base)):
         raise InputError(
-            f"service.command is not the one that was measured: then {ledger.started.launch}, now {masked(wired.base)}."
-            f" What ran there says nothing of this one: put campaign.toml back, or run a campaign in another folder."
+            f"today's launch is not the one that was measured: then {ledger.started.launch}, now {masked(wired.base)}."
+            f" What ran there says nothing of this one: put it back, or run a campaign in another folder."
         )
     if goal is not None and words is not None:
         raise InputError("--goal and --setting exclude each other: say which one you want")

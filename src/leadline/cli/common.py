@@ -26,6 +26,18 @@ def yes_option(function: F) -> F:
     return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(function)
 
 
+def service_options(function: F) -> F:
+    """--unit, --host, --ssh-config and --sudo: a service without a campaign."""
+    for option in (
+        click.option("--sudo", is_flag=True, help="Do there through `sudo -n` what only root may do."),
+        click.option("--ssh-config", default="", help="A file for `ssh -F`. Default: your own."),
+        click.option("--host", default="local", help="ssh://[user@]name[:port]. Default: this machine."),
+        click.option("--unit", help="A systemd unit, instead of a campaign."),
+    ):
+        function = option(function)
+    return function
+
+
 def words_of(argv: tuple[str, ...]) -> tuple[str, ...]:
     """A command line as it was given: also in one pair of quotes, or with NAME=value before it, as a shell takes it.
 

@@ -16,7 +16,7 @@ from leadline.cli.common import let_go
 from leadline.errors import InterruptedRun, LeadlineError
 
 COMMANDS = {
-    "init": "Write a campaign.toml from a server's command line.",
+    "init": "Write a campaign.toml from a server's command line, or from a live service.",
     "plan": "Show what a campaign would do. Changes nothing.",
     "rehearse": "Restart on today's setting, break off midway, and prove the way back.",
     "run": "Start a campaign, or go on with one.",
@@ -30,6 +30,8 @@ COMMANDS = {
     "bench": "Measure one running server. No campaign.",
     "apply": "Make a setting the permanent one.",
     "undo": "Take an applied setting back.",
+    "unlock": "Break the lock that a campaign holds on a service.",
+    "doctor": "Say what a service's host lacks, and which sudo rules it needs.",
     "version": "Print the version.",
 }
 

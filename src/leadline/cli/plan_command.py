@@ -41,16 +41,17 @@ def look(wired: Wired) -> Outlook:
     """What is still to come, timed by what is known of this campaign."""
     import msgspec
 
-    from leadline.deploy import in_the_way
     from leadline.journal.file import owner_of, replay
-    from leadline.outlook import look_ahead
+    from leadline.listening import in_the_way
+    from leadline.outlook import look_ahead, shown
     from leadline.rehearsal import Rehearsal
 
     owner = owner_of(wired.folder.journal)
     ledger = replay(wired.folder.journal).ledger
     history = ledger.history()
     queued = tuple(dict.fromkeys((*history.queued, *wired.folder.inbox.settings())))
-    ours = owner is not None or ledger.in_force is not None  # then it is our own server that may still listen there
+    # then it is our own server that may still listen there, or the service itself
+    ours = owner is not None or ledger.in_force is not None or wired.observed is not None
     rehearsal = Rehearsal.read(wired.folder.path)
     trial_s, based_on = None, "nothing was timed yet: `leadline rehearse` times the load"
     if ledger.trial_seconds:
@@ -59,7 +60,7 @@ def look(wired: Wired) -> Outlook:
     elif rehearsal is not None:
         trial_s = rehearsal.load_s + rehearsal.back_s
         based_on = f"loads alone, {trial_s:.0f} s each as rehearsed; the measurements come on top"
-    return look_ahead(
+    outlook = look_ahead(
         problem=wired.problem,
         strategy=wired.strategy,
         history=msgspec.structs.replace(history, queued=queued),
@@ -70,7 +71,9 @@ def look(wired: Wired) -> Outlook:
         based_on=based_on,
         most=wired.launches_left(ledger.launches),
         in_the_way="" if ours else in_the_way(wired.engine, wired.host, wired.trial_base),
+        steps=wired.steps,
     )
+    return msgspec.structs.replace(outlook, guarding=shown(wired.guarding()), back=shown(wired.way_back()))
 
 
 def with_memory(wired: Wired, outlook: Outlook) -> Outlook:
@@ -121,6 +124,19 @@ def lines(wired: Wired, outlook: Outlook) -> list[str]:
             out.append("      (none)")
         if row.memory is not None:
             out += _wrapped("      memory: ", memory_of(row.memory), width)
+    return out + _as_executed(outlook)
+
+
+def _as_executed(outlook: Outlook) -> list[str]:
+    """Each Step of a service, exactly as it would run."""
+    out: list[str] = []
+    for title, steps in (
+        ("before the first launch", outlook.guarding),
+        *((f"to put {row.setting} in force", row.steps) for row in outlook.settings),
+        ("the way back", outlook.back),
+    ):
+        if steps:
+            out += ["", f"{title}:", *(f"  {step}" for step in steps)]
     return out
 
 

@@ -30,7 +30,8 @@ def command(campaign: str, yes: bool, as_json: bool, child: bool) -> None:
     """Prove the way back before anything is tried: two starts on today's setting, nothing else.
 
     First a process of ours starts the server and is killed with SIGKILL in the middle of the load: nothing of the
-    server may be left. Then the server is loaded to its first token, timed, and ended in order.
+    server may be left, and a service is put back by its guard. Then the server is loaded to its first token, timed, and
+    ended or put back in order.
     """
     from leadline.build import wire
     from leadline.interrupts import Interrupts
@@ -50,6 +51,10 @@ def command(campaign: str, yes: bool, as_json: bool, child: bool) -> None:
     if as_json:
         emit(result)
         return
+    if wired.observed is not None:
+        click.echo(f"killed in the middle of a load: the original served again after {result.killed_back_s:.1f} s")
+        click.echo(f"loaded on {result.setting} in {result.load_s:.1f} s, the original back in {result.back_s:.1f} s")
+        return
     click.echo(f"killed in the middle of a load: nothing was left after {result.killed_back_s:.2f} s")
     click.echo(
         f"loaded on {result.setting} to the first token in {result.load_s:.1f} s, ended in {result.back_s:.2f} s"
@@ -62,14 +67,24 @@ def _rehearse(wired: Wired, interrupts: Interrupts, campaign: str) -> Rehearsal:
 
     deployer, clock = wired.deployer(interrupts), wired.clock
     launch = wired.render(wired.problem.incumbent)
-    deployer.refuse_if_taken(launch)
+    observed = deployer.observe()
+    if not deployer.stays:
+        deployer.refuse_if_taken(launch)
     deployer.refuse_if_short_of_memory()
     killed_back_s = _kill_ourselves(wired, deployer, campaign)
-    observed = deployer.observe()
-    running = _load(deployer, launch, observed, wired.folder.log(0, 2))
+    try:
+        running = _load(deployer, launch, observed, wired.folder.log(0, 2))
+    except BaseException:
+        if deployer.stays:
+            with interrupts.shield():
+                deployer.return_service(observed, wired.folder.log(0, 3))
+        raise
     with interrupts.shield():
         began = clock.now_ns()
-        deployer.give_back(running, observed)
+        if deployer.stays:
+            deployer.return_service(observed, wired.folder.log(0, 3))
+        else:
+            deployer.give_back(running, observed)
     return Rehearsal(
         at=clock.utc(),
         setting=str(wired.problem.incumbent),
@@ -113,6 +128,9 @@ def _kill_ourselves(wired: Wired, deployer: Deployer, campaign: str) -> float:
         raise HostError(why)
     clock = wired.clock
     began = clock.now_ns()
+    if deployer.stays:
+        _await_guard(wired, deployer)
+        return (clock.now_ns() - began) / 1e9
     limit_s = wired.spec.safety.grace_s + 2
     while _alive(pid) or deployer.host.listener(*wired.engine.address(wired.trial_base)) is not None:
         if clock.now_ns() - began > limit_s * 1e9:
@@ -121,6 +139,24 @@ def _kill_ourselves(wired: Wired, deployer: Deployer, campaign: str) -> float:
             )
         clock.sleep(POLL_S)
     return (clock.now_ns() - began) / 1e9
+
+
+def _await_guard(wired: Wired, deployer: Deployer) -> None:
+    """Until the guard on the service's host has put the original back without us, and it serves. Raises
+    NotGivenBackError."""
+    from leadline.errors import NotGivenBackError
+    from leadline.steps import command as ask
+
+    service, clock, limit_s = wired.target.service, wired.clock, wired.spec.safety.disconnect_grace_s + 15
+    until = clock.now_ns() + limit_s * 1e9
+    while service is not None and service.facts(ask(wired.host, service.look())).trial != "absent":
+        if clock.now_ns() > until:
+            raise NotGivenBackError(
+                f"Leadline was killed, and {limit_s:g} s later its guard had not put the original back: "
+                f"{wired.target.guarantee}. Do so by hand now."
+            )
+        clock.sleep(POLL_S)
+    deployer.return_service(deployer.observe(), wired.folder.log(0, 3))
 
 
 def _message(said: str) -> str:
@@ -144,13 +180,19 @@ def _alive(pid: int) -> bool:
 
 def _start_and_wait(wired: Wired, interrupts: Interrupts) -> None:
     """The child: starts the server, says so, and holds it until it is killed or its parent goes."""
-    from leadline.deploy import execute
     from leadline.launch import Start
+    from leadline.steps import execute
 
     deployer = wired.deployer(interrupts)
     launch = wired.render(wired.problem.incumbent)
     observed: Observed = deployer.observe()
-    for step in wired.target.plan(launch, observed, wired.folder.log(0, 1)):
+    log = wired.folder.log(0, 1)
+    if deployer.stays:
+        deployer.begin(launch, observed)
+        click.echo("started 0")
+        sys.stdin.read()
+        return
+    for step in wired.target.plan(launch, observed, log):
         session = execute(wired.host, step)
         if isinstance(step, Start) and session is not None:
             process = session.process()

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 @click.command("run", epilog="Example: leadline run ./my-campaign --yes")
 @campaign_argument
+@click.option("--detach", is_flag=True, help="Go on without this terminal; `leadline status` and `stop` reach it.")
 @yes_option
 @json_option
-def command(campaign: str, yes: bool, as_json: bool) -> None:
+def command(campaign: str, detach: bool, yes: bool, as_json: bool) -> None:
     """Start a campaign, or go on with one where it stopped. Ends with the results and a report.html.
 
-    Whatever happens to this process, the server that it started ends with it.
+    Whatever happens to this process, the server that it started ends with it, and a service is put back by the guard
+    that stands on its host.
     """
     from leadline.build import wire
     from leadline.cli.plan_command import look
@@ -39,6 +41,9 @@ def command(campaign: str, yes: bool, as_json: bool) -> None:
         if outlook.in_the_way and not wired.spec.traffic.drain:
             raise RefusedError(outlook.in_the_way)
         confirm(_question(wired, outlook), yes=yes)
+    if detach:
+        _detach(campaign, wired, as_json)
+        return
     recommendation = sail(wired)
     report = write_html(wired)
     if as_json:
@@ -47,6 +52,31 @@ def command(campaign: str, yes: bool, as_json: bool) -> None:
     click.echo(brief(wired))
     click.echo(f"report: {report}; `leadline report {campaign}` prints it")
     click.echo(f"next:   {_next(campaign, recommendation)}")
+
+
+def _detach(campaign: str, wired: Wired, as_json: bool) -> None:
+    """The same command in a session of its own, deaf to a hang-up; what it says goes into the campaign's folder."""
+    import signal
+    import subprocess
+    import sys
+
+    log = wired.folder.path / "run.log"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is ignored stays ignored in a child
+    try:
+        with log.open("ab") as out:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "leadline", "run", str(wired.folder.path), "--yes"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    if as_json:
+        emit({"pid": child.pid, "log": str(log)})
+    else:
+        click.echo(f"runs on as pid {child.pid}; it writes {log}. `leadline status {campaign}` says how it goes")
 
 
 def _refuse_nothing_to_compare(outlook: Outlook) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from leadline.config.knobs import check_name
 from leadline.config.review import Review, dotted, found, listed, meant
 from leadline.config.spec import LoadSpec, WeightSpec
+from leadline.config.target_rules import check_target
 from leadline.goal import Cell, Goal, Requirement, Weight
 
 Good = dict[str, dict[str, Any]]
@@ -14,6 +15,7 @@ Good = dict[str, dict[str, Any]]
 
 def cross_check(review: Review, document: dict[str, Any], good: Good) -> None:
     """`document` tells what was given; `good` holds what could be read, and the rest of it was reported already."""
+    check_target(review, _table(document, "service"), _table(document, "scripts"), good)
     _hooks(review, _table(document, "traffic"))
     _knobs(review, _table(document, "safety").get("may_change_output", []), good)
     for name, keys in _table(document, "workloads").items():

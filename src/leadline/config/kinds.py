@@ -143,6 +143,7 @@ def _hours(value: object) -> Hours | None:
 
 
 TEXT = simple("a text that is not empty", _filled)
+FLAG = simple("true or false", lambda value: value if isinstance(value, bool) else None)
 SCALAR = simple("a number, a text, true or false", _scalar)
 HOURS = list_of(
     simple('"HH:MM-HH:MM", two different times from 00:00 to 24:00, like "22:00-06:00"', _hours),

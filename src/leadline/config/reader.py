@@ -16,10 +16,12 @@ from leadline.config.review import Review, dotted, listed, unshown
 from leadline.config.spec import (
     BudgetSpec,
     CampaignSpec,
+    CanarySpec,
     KnobSpec,
     LoadSpec,
     Names,
     SafetySpec,
+    ScriptsSpec,
     ServiceSpec,
     TrafficSpec,
     WindowSpec,
@@ -109,6 +111,7 @@ def _build(good: Good, path: str, digest: str) -> CampaignSpec:
         path=path,
         digest=digest,
         service=ServiceSpec(**good["service"]),
+        scripts=ScriptsSpec(**good["scripts"]),
         window=WindowSpec(**good["window"]),
         traffic=TrafficSpec(**good["traffic"]),
         safety=SafetySpec(**good["safety"]),
@@ -118,4 +121,5 @@ def _build(good: Good, path: str, digest: str) -> CampaignSpec:
         workloads=tuple(WorkloadSpec(name=name, **keys) for name, keys in good["workloads"].items()),
         goals=tuple(goal_of(name, keys, load.concurrency) for name, keys in good["goals"].items()),
         budget=BudgetSpec(**good["budget"]),
+        canary=CanarySpec(**good["canary"]),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from leadline.config.table import SECTIONS, Key, Section
+from leadline.config.target_rules import BY_TARGET, RULES, takes
 from leadline.config.toml import toml_key, toml_text
 from leadline.metrics import METRICS, STATS
 
@@ -17,8 +18,9 @@ shown at once. Paths are relative to the file's folder.
 
 
 def reference() -> str:
-    """Markdown: a table for each section with type, default, meaning and example of every key; then the metrics."""
-    return "\n".join([_HEAD, *(_section(s) for s in SECTIONS), _metrics()])
+    """Markdown: a table for each section with type, default, meaning and example of every key; then the targets' keys,
+    and the metrics."""
+    return "\n".join([_HEAD, *(_section(s) for s in SECTIONS), _targets(), _metrics()])
 
 
 def _section(section: Section) -> str:
@@ -39,6 +41,17 @@ def _row(section: Section, key: Key) -> str:
 
 def _cells(*texts: str) -> str:
     return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+
+
+def _targets() -> str:
+    lines = ["## Keys by target", "", "Keys that are not named here go with every target.", ""]
+    lines += ["| target | needs | may have | has no use for |", "|---|---|---|---|"]
+    for name, rule in RULES.items():
+        no_use = (key for key in BY_TARGET if not takes(name, key))
+        lines.append(
+            _cells(f"`{name}`", *(", ".join(f"`{k}`" for k in keys) for keys in (rule.needs, rule.takes, no_use)))
+        )
+    return "\n".join([*lines, ""])
 
 
 def _metrics() -> str:

@@ -94,13 +94,23 @@ def window_allows(hours: Sequence[Hours], minute_of_day_now: float, minutes_need
 
 
 class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """[service]. `command`, `env` and `cwd` are the launch in force today; paths are as written."""
+    """[service]. `command`, `env`, `cwd` = the launch in force today, empty where the live service tells; paths as
+    written. `host` = "local" or "ssh://[user@]name[:port]"; `through` = words before every command there."""
 
     engine: str
     target: str
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     cwd: str | None = None
+    unit: str | None = None
+    compose_files: tuple[str, ...] = ()
+    compose_service: str | None = None
+    compose_project: str | None = None
+    compose_program: tuple[str, ...] = ("docker", "compose")
+    host: str = "local"
+    ssh_config: str | None = None
+    through: tuple[str, ...] = ()
+    sudo: bool = False
     url: str | None = None
     model: str | None = None
     api_key: Secret | None = None
@@ -115,6 +125,16 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     start_stall_s: float = 120.0
     request_stall_s: float = 60.0
     launch_script: str = "serve.sh"
+
+
+class ScriptsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """[scripts]: the operator's own commands; all are given, or all are empty."""
+
+    start: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    give_back: tuple[str, ...] = ()
+    status: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
 
 
 class WindowSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,10 +155,14 @@ class TrafficSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SafetySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """[safety]."""
+    """[safety]. `disconnect_grace_s`, `lease_s`, `unguarded`, `device_settle_s` are for services of a supervisor's."""
 
     grace_s: float = 10.0
     deadline_s: float = 7200.0
+    disconnect_grace_s: float = 120.0
+    lease_s: float = 300.0
+    unguarded: bool = False
+    device_settle_s: float = 60.0
     min_free_memory_gib: float = 1.0
     max_oom_chance: float = 0.05
     may_change_output: tuple[str, ...] = ()
@@ -203,6 +227,13 @@ class BudgetSpec(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
 
 
+class CanarySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """[canary]. `worst_frac` 0.05 = up to 5 % worse than promised is still good."""
+
+    minutes: float = 10.0
+    worst_frac: float = 0.05
+
+
 class CampaignSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A whole campaign.toml, checked. `path` is the file as it was named; `digest` changes with its meaning."""
 
@@ -212,12 +243,14 @@ class CampaignSpec(msgspec.Struct, frozen=True, kw_only=True):
     knobs: tuple[KnobSpec, ...]
     workloads: tuple[WorkloadSpec, ...]
     goals: tuple[Goal, ...]
+    scripts: ScriptsSpec = ScriptsSpec()
     window: WindowSpec = WindowSpec()
     traffic: TrafficSpec = TrafficSpec()
     safety: SafetySpec = SafetySpec()
     keep: Setting = Setting()
     load: LoadSpec = LoadSpec()
     budget: BudgetSpec = BudgetSpec()
+    canary: CanarySpec = CanarySpec()
 
     def beside(self, path: str) -> str:
         """A path of the file, relative to the file's folder."""

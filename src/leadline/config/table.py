@@ -11,14 +11,17 @@ from typing import Literal
 import msgspec
 
 from leadline.config.goal_kinds import MAX_CONCURRENCY, OBJECTIVE, REQUIREMENTS, WEIGHTS
-from leadline.config.kinds import HOURS, SCALAR, TEXT, Kind, list_of, number, one_of, whole
-from leadline.config.service_kinds import API_KEY, ARGV, BODY, COMMAND, ENV, HEADERS, URL
+from leadline.config.kinds import FLAG, HOURS, SCALAR, TEXT, Kind, list_of, number, one_of, whole
+from leadline.config.place_kinds import ABSOLUTE, COMPOSE_NAME, HOST, UNIT
+from leadline.config.service_kinds import API_KEY, BODY, COMMAND, ENV, HEADERS, URL
 from leadline.config.spec import (
     BudgetSpec,
+    CanarySpec,
     GoalSpec,
     LoadSpec,
     RangeSpec,
     SafetySpec,
+    ScriptsSpec,
     ServiceSpec,
     TrafficSpec,
     WindowSpec,
@@ -26,6 +29,7 @@ from leadline.config.spec import (
 )
 
 _SECONDS = number(0, above=True)
+_SHORTEST_S = number(0.5)
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -73,6 +77,15 @@ SERVICE = Section(
         Key("command", COMMAND, "its command line today", '["llama-server", "-m", "model.gguf"]'),
         Key("env", ENV, "added to its environment", '{ NAME = "value" }'),
         Key("cwd", TEXT, "its working directory", '"/srv/llm"'),
+        Key("unit", UNIT, "the systemd unit that it is", '"vllm.service"'),
+        Key("compose_files", list_of(ABSOLUTE, "paths"), "the compose files, on its host", '["/srv/llm/compose.yaml"]'),
+        Key("compose_service", COMPOSE_NAME, "which service of them it is", '"llm"'),
+        Key("compose_project", COMPOSE_NAME, "their project; default: as compose itself names it", '"llm"'),
+        Key("compose_program", COMMAND, "what reads compose files there", '["podman", "compose"]'),
+        Key("host", HOST, "where it runs", '"ssh://user@gpu1"'),
+        Key("ssh_config", TEXT, "given to ssh as -F; default: your own configuration", '"ssh_config"'),
+        Key("through", COMMAND, "words before every command there", '["pct", "exec", "105", "--"]'),
+        Key("sudo", FLAG, "what only root may do there goes through sudo -n", "true"),
         Key("url", URL, "where it answers; default: the command's host and port", '"http://127.0.0.1:8080"'),
         Key("model", TEXT, "model name to ask for; default: none is sent", '"my-model"'),
         Key("api_key", API_KEY, "where its API key is to be had", '{ env = "LLM_API_KEY" }'),
@@ -87,6 +100,23 @@ SERVICE = Section(
         Key("start_stall_s", _SECONDS, "a start fails after so long without a sign of progress", "120"),
         Key("request_stall_s", _SECONDS, "a request fails after so long without a byte", "60"),
         Key("launch_script", TEXT, "what `leadline apply` writes, beside this file", '"serve.sh"'),
+    ),
+)
+SCRIPTS = Section(
+    name="scripts",
+    help="your own commands, for a service that no other target knows",
+    spec=ScriptsSpec,
+    keys=(
+        Key("start", COMMAND, "starts a launch, given after -- or as {argv}, {env}, {command}", '["/srv/llm/start"]'),
+        Key("stop", COMMAND, "stops whatever runs of the service", '["/srv/llm/stop"]'),
+        Key("give_back", COMMAND, "puts the original back and starts it", '["/srv/llm/original"]'),
+        Key(
+            "status",
+            COMMAND,
+            "exits with 0 = running, 3 = stopped, else failed; may print pid=N, exit=N",
+            '["/srv/llm/status"]',
+        ),
+        Key("logs", COMMAND, "prints the log since the last start; {since} = bytes of it to skip", '["/srv/llm/logs"]'),
     ),
 )
 WINDOW = Section(
@@ -104,8 +134,8 @@ TRAFFIC = Section(
     help="keeping users away from trials",
     spec=TrafficSpec,
     keys=(
-        Key("drain", ARGV, "run before the service is taken; needs undrain", '["./router", "off"]'),
-        Key("undrain", ARGV, "run after it was given back; needs drain", '["./router", "on"]'),
+        Key("drain", COMMAND, "run before the service is taken; needs undrain", '["./router", "off"]'),
+        Key("undrain", COMMAND, "run after it was given back; needs drain", '["./router", "on"]'),
         Key("private_port", whole(1, 65535), "trials listen here; default: the service's own port", "18080"),
         Key(
             "foreign",
@@ -122,6 +152,10 @@ SAFETY = Section(
     keys=(
         Key("grace_s", number(0), "from SIGTERM to SIGKILL", "10"),
         Key("deadline_s", _SECONDS, "a trial that lasts longer is ended", "7200"),
+        Key("disconnect_grace_s", _SHORTEST_S, "we are cut off so long: the service goes back by itself", "120"),
+        Key("lease_s", _SHORTEST_S, "no sign of life from us so long: likewise", "300"),
+        Key("unguarded", FLAG, "run though nothing on the host would bring the service back without us", "true"),
+        Key("device_settle_s", number(0), "longest wait for its device's memory after a stop", "60"),
         Key("min_free_memory_gib", number(0), "free memory of the host that must remain", "1.0"),
         Key("max_oom_chance", number(0, 1), "for settings foreseen to run out of memory; none is yet", "0.05"),
         Key(
@@ -209,7 +243,16 @@ BUDGET = Section(
         Key("seed", whole(0), "fixes order and resampling", "1"),
     ),
 )
-SECTIONS = (SERVICE, WINDOW, TRAFFIC, SAFETY, KNOBS, KEEP, LOAD, WORKLOADS, GOALS, BUDGET)
+CANARY = Section(
+    name="canary",
+    help="how `leadline apply` watches a service that it has changed",
+    spec=CanarySpec,
+    keys=(
+        Key("minutes", number(0), "for so long", "10"),
+        Key("worst_frac", number(0, 1), "worse than promised by more: the old setting is put back", "0.05"),
+    ),
+)
+SECTIONS = (SERVICE, SCRIPTS, WINDOW, TRAFFIC, SAFETY, KNOBS, KEEP, LOAD, WORKLOADS, GOALS, BUDGET, CANARY)
 RANGE = Section(
     name="range",
     help="whole numbers, both ends included",

@@ -1,13 +1,14 @@
-"""A commented campaign.toml for a command line that is in use today."""
+"""A commented campaign.toml for a server that is in use today."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from leadline.config import table
 from leadline.config.reference import default_text
 from leadline.config.spec import LoadSpec
 from leadline.config.table import Section
+from leadline.config.target_rules import takes
 from leadline.config.toml import toml_key, toml_text
 from leadline.space import Setting
 
@@ -30,30 +31,35 @@ def template(
     workloads: Sequence[str] = ("coding", "chat"),
     concurrency: Sequence[int] = LoadSpec().concurrency,
     cwd: str | None = None,
+    where: Mapping[str, object] = {},
 ) -> str:
-    """Every section with one line on each key; those that may be left out are commented out.
+    """Every section with one line on each key that the target takes; those that may be left out are commented out.
 
-    `depths`, `workloads` and `concurrency` hold at least one value each. `parse_campaign` accepts the result unless the
-    command line itself is refused (a secret in clear), so parse it before it is written. Raises InputError for an
-    argument that is not UTF-8.
+    `depths`, `workloads` and `concurrency` hold at least one value each. `where` = further keys of [service], like unit
+    and host. What the target reads from the live service is left out: `command` and `cwd`. `parse_campaign` accepts the
+    result unless the command line itself is refused (a secret in clear), so parse it before it is written. Raises
+    InputError for an argument that is not UTF-8.
     """
-    service = {"engine": toml_text(engine), "target": toml_text(target), "command": toml_text(list(command))}
-    if cwd is not None:
-        service["cwd"] = toml_text(cwd)
+    today = {"command": list(command)} if cwd is None else {"command": list(command), "cwd": cwd}
+    told = {key: value for key, value in {**today, **where}.items() if takes(target, f"service.{key}")}
+    service = {key: toml_text(value) for key, value in {"engine": engine, "target": target, **told}.items()}
+    scripts = {key.name: key.example for key in table.SCRIPTS.keys}
     examples = {"url": f'"http://127.0.0.1:{port}"', "private_port": str(port + 1 if port < 65535 else port - 1)}
     return "\n".join(
         [
             _comment(_HEAD),
             "",
-            *_keys(table.SERVICE, service, examples),
-            *_keys(table.WINDOW, {}, {}),
-            *_keys(table.TRAFFIC, {}, examples),
-            *_keys(table.SAFETY, {}, {}),
+            *_keys(target, table.SERVICE, service, examples),
+            *_keys(target, table.SCRIPTS, scripts, {}),
+            *_keys(target, table.WINDOW, {}, {}),
+            *_keys(target, table.TRAFFIC, {}, examples),
+            *_keys(target, table.SAFETY, {}, {}),
             *_knobs(incumbent, depths, keep),
-            *_keys(table.LOAD, {"concurrency": toml_text(list(concurrency))}, {}),
+            *_keys(target, table.LOAD, {"concurrency": toml_text(list(concurrency))}, {}),
             *_workloads(workloads),
             *_goals(workloads, min(concurrency), max(concurrency)),
-            *_keys(table.BUDGET, {}, {}),
+            *_keys(target, table.BUDGET, {}, {}),
+            *_keys(target, table.CANARY, {}, {}),
         ]
     )
 
@@ -69,12 +75,14 @@ def _line(text: str, meaning: str) -> str:
     return f"# {meaning}:\n{text}"
 
 
-def _keys(section: Section, given: dict[str, str], examples: dict[str, str]) -> list[str]:
+def _keys(target: str, section: Section, given: dict[str, str], examples: dict[str, str]) -> list[str]:
+    """A section as far as it is of use to the target."""
+    keys = [key for key in section.keys if takes(target, f"{section.name}.{key.name}")]
     lines = [_line(f"[{section.name}]", section.help)]
-    for key in section.keys:
+    for key in keys:
         value = given.get(key.name) or examples.get(key.name) or default_text(section, key.name) or key.example
         lines.append(_line(f"{'' if key.name in given else '# '}{key.name} = {value}", key.help))
-    return [*lines, ""]
+    return [*lines, ""] if keys else []
 
 
 def _knobs(incumbent: Setting, depths: Sequence[int], keep: Setting) -> list[str]:

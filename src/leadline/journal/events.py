@@ -63,13 +63,17 @@ class TrialPlanned(Event, tag="trial_planned", frozen=True, kw_only=True):
 
 
 class DeployStarted(Event, tag="deploy_started", frozen=True, kw_only=True):
-    """Intent: `launch` (secrets masked) is about to be put in force; `undo` = the steps back, `files` = pre-images."""
+    """Intent: `launch` (secrets masked) is about to be put in force; `undo` = the steps back, `files` = pre-images.
+
+    `public` = users reach the server of this launch once it is up.
+    """
 
     trial: int
     attempt: int
     launch: str
     undo: tuple[str, ...] = ()
     files: dict[str, str] = {}
+    public: bool = False
 
 
 class DeployFinished(Event, tag="deploy_finished", frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from leadline.journal.events import (
 )
 from leadline.space import Setting
 from leadline.trial import History, Origin, Trial, TrialState, may_follow
+from leadline.verdict import GONE
 
 
 class Ledger:
@@ -51,7 +52,8 @@ class Ledger:
         self.events = 0
         self.last_at = ""
         self._in_force_from = ""  # since when, in this session
-        self._cut_s = 0.0  # of launches whose process died
+        self._down_from = ""  # users have had no service since then
+        self._down_s = 0.0
         self._session_s = 0.0
         self._session_from = ""
         self._trials: dict[int, dict[str, Any]] = {}
@@ -77,8 +79,20 @@ class Ledger:
         return self._session_s + seconds_between(self._session_from, self.last_at)
 
     def without_service_s(self) -> float:
-        """Seconds in which a launch of ours was in force; one whose process died counts until that wrote its last."""
-        return sum(self.trial_seconds) + self._cut_s + seconds_between(self._in_force_from, self.last_at)
+        """Seconds in which users had no service: while a launch of ours was in force or, where users reach it too,
+        while it was not up. One whose process died counts until that wrote its last."""
+        return self._down_s + seconds_between(self._down_from, self.last_at)
+
+    def _down(self, at: str) -> None:
+        self._down_from = self._down_from or at
+
+    def _up(self, at: str) -> None:
+        self._down_s += seconds_between(self._down_from, at)
+        self._down_from = ""
+
+    def longest_load_s(self) -> float:
+        """Of the launches that became ready; 0 when none has."""
+        return max((f["load_s"] for f in self._trials.values() if f.get("load_s")), default=0.0)
 
     def apply(self, event: AnyEvent) -> None:
         """Raises JournalError when the event cannot follow what came before."""
@@ -101,7 +115,7 @@ class Ledger:
 
     def _session_opened(self, e: SessionOpened) -> None:
         self._session_s, self._session_from = self.spent_s(), e.at
-        self._cut_s += seconds_between(self._in_force_from, self.last_at)
+        self._up(self.last_at)
         self._in_force_from = ""
         self.sessions.append(e)
         self.closed = None
@@ -122,11 +136,15 @@ class Ledger:
 
     def _deploy_started(self, e: DeployStarted) -> None:
         self._move(e.trial, TrialState.DEPLOYING, attempt=e.attempt)
+        self._timed(e.at)
+        self._down(e.at)
         self.in_force, self._in_force_from = e, e.at
         self.launches += 1
 
     def _deploy_finished(self, e: DeployFinished) -> None:
         self._move(e.trial, TrialState.MEASURING, effective=e.effective, load_s=e.load_s)
+        if self.in_force is not None and self.in_force.public:
+            self._up(e.at)
 
     def _measure_started(self, e: MeasureStarted) -> None:
         self._known(e.trial)
@@ -140,15 +158,24 @@ class Ledger:
     def _voided(self, e: Voided) -> None:
         fields = self._known(e.trial)
         fields["voids"] = (*fields["voids"], e.void)
+        if e.void.diagnosis.failure in GONE:
+            self._down(e.at)
 
     def _returning(self, e: Returning) -> None:
         self._known(e.trial)
+        self._down(e.at)
 
     def _returned(self, e: Returned) -> None:
         self.returns.append(e)
+        self._timed(e.at)
+        self._up(e.at)
+        self.in_force = None
+
+    def _timed(self, at: str) -> None:
+        """A launch is over, as another begins or the service is back."""
         if self._in_force_from:
-            self.trial_seconds.append(seconds_between(self._in_force_from, e.at))
-        self.in_force, self._in_force_from = None, ""
+            self.trial_seconds.append(seconds_between(self._in_force_from, at))
+        self._in_force_from = ""
 
     def _trial_ended(self, e: TrialEnded) -> None:
         self._move(e.trial, e.state, diagnosis=e.diagnosis, extent=e.extent)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from leadline.errors import InputError, RefusedError
 from leadline.launch import LaunchSpec, Put, Remove, Run, Start, Step, Stop, masked
 from leadline.masking import masked_words
-from leadline.ports import Completed, Observed
+from leadline.ports import Completed, Observed, Service, Site
 
 ABSENT = "absent"
 KEPT = ".leadline-previous"
@@ -19,8 +19,8 @@ _LOOK_S = 30.0
 
 
 class CommandTarget:
-    """ports.Target for a command line. `launch` = the operator's own, from the configuration; `launch_script` = the
-    file that a rollout writes; the script that it replaces is kept beside it under a name that ends in KEPT."""
+    """ports.Target for a command line: `launch`, `script` and `grace_s` of its site. The script that a rollout replaces
+    is kept beside it under a name that ends in KEPT."""
 
     name = "command"
     guarantee = (
@@ -28,13 +28,15 @@ class CommandTarget:
         "Leadline is killed; there was no service running before, so nothing is started afterwards"
     )
 
-    def __init__(self, launch: LaunchSpec, launch_script: str, grace_s: float = 10.0) -> None:
-        self._launch = launch
-        self._script = launch_script
-        self._kept = launch_script + KEPT
-        self._grace_s = grace_s
+    service: Service | None = None
 
-    def observe(self) -> Sequence[Step]:
+    def __init__(self, site: Site) -> None:
+        self._launch = site.launch
+        self._script = site.script
+        self._kept = site.script + KEPT
+        self._grace_s = site.grace_s
+
+    def observe(self) -> Sequence[Run]:
         """For the script and the kept one: its digest, and whether there is a file at all."""
         looks = (("sha256sum", "--"), ("test", "-e"))
         return [Run(argv=(*look, path), timeout_s=_LOOK_S) for path in (self._script, self._kept) for look in looks]
@@ -57,10 +59,13 @@ class CommandTarget:
     def plan(self, launch: LaunchSpec, observed: Observed, log: str) -> Sequence[Step]:
         return (Start(launch=launch, log=log, grace_s=self._grace_s),)
 
+    def confirm(self, launch: LaunchSpec, answers: Sequence[Completed]) -> None:
+        """No Step of ours asks."""
+
     def restore(self, observed: Observed) -> Sequence[Step]:
         return (Stop(grace_s=self._grace_s),)
 
-    def rollout(self, launch: LaunchSpec, present: str, note: str) -> Sequence[Step]:
+    def rollout(self, launch: LaunchSpec, observed: Observed, present: str, note: str) -> Sequence[Step]:
         """Write the launch script. `note` (when, which setting, which campaign) goes into its header.
 
         The script that was there is kept by a hard link, which fails when one is kept already. Raises InputError for a
@@ -70,6 +75,12 @@ class CommandTarget:
         by_hand = shlex.join(("rm", self._script) if present == ABSENT else ("mv", self._kept, self._script))
         put = Put(path=self._script, content=script(launch, note, by_hand), mode=0o755, expect=present)
         return (put,) if present == ABSENT else (keep, put)
+
+    def patch(self, launch: LaunchSpec, observed: Observed) -> str:
+        raise RefusedError(
+            "the command stands in campaign.toml alone, so there is no file of yours to patch; `leadline plan` shows "
+            "the words that change, and `leadline apply` writes a launch script"
+        )
 
     def rollout_path(self) -> str:
         return self._script

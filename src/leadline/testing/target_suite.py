@@ -134,7 +134,7 @@ def _rollout(service: Service, launch: LaunchSpec = NEXT) -> _Rollout:
     """A rollout on the service as it is, not carried out."""
     path = service.target.rollout_path()
     previous = service.digest(path)
-    steps = service.target.rollout(launch, previous, NOTE)
+    steps = service.target.rollout(launch, service.observe(), previous, NOTE)
     contents = [step.content for step in steps if isinstance(step, Put) and step.path == path]
     _must(len(contents) == 1, f"a rollout writes {path} once, not {len(contents)} times")
     return _Rollout(steps=steps, written=hashlib.sha256(contents[0].encode()).hexdigest(), previous=previous)
@@ -173,7 +173,7 @@ def answers_the_same_when_asked_again(case: Case) -> None:
         target.observe,
         partial(target.plan, NEXT, observed, "log"),
         partial(target.restore, observed),
-        partial(target.rollout, NEXT, ABSENT, NOTE),
+        partial(target.rollout, NEXT, observed, ABSENT, NOTE),
         partial(target.undo, observed, "0" * 64, previous),
     ]
     for ask in asks:

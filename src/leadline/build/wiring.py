@@ -1,44 +1,36 @@
-"""The composition root: finds plug-ins by name and wires a campaign's folder into objects. The only place that may.
-
-A plug-in is a module of its folder (`leadline/engines/NAME.py` with an `engine`), or an entry point of the group
-`leadline.engines` for third parties.
-"""
+"""The composition root: wires a campaign's folder into objects."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import pkgutil
-import re
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import entry_points
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from leadline import detect
+from leadline.build.place import DAY_MIN, host_of, refuse_container, target_of, terms_of
+from leadline.build.plugins import names, plugin
+from leadline.build.secrets import resolve
 from leadline.campaign import Campaign, Conduct
 from leadline.clock import SystemClock
-from leadline.config import CampaignSpec, Hours, Names, Secret, parse_campaign, window_allows
+from leadline.config import CampaignSpec, Hours, Secret, parse_campaign, window_allows
 from leadline.deploy import Deployer, Rules
-from leadline.dialect.source import contained
-from leadline.errors import InputError
+from leadline.errors import InputError, RefusedError
 from leadline.evidence import Ground, Seen
 from leadline.folder import Folder
 from leadline.goal import Problem
 from leadline.interrupts import Interrupts
 from leadline.journal.file import Journal, replay
-from leadline.launch import LaunchSpec
+from leadline.launch import LaunchSpec, Step
 from leadline.load.loader import ProcessLoader
 from leadline.load.prober import HttpProber
 from leadline.measure import Endpoint, LoadRules, Measurer, cut
-from leadline.ports import Clock, Engine, Host, Prober, Strategy, Target, Workload
+from leadline.ports import Clock, Engine, Guard, Host, Observed, Prober, Strategy, Target, Workload
 from leadline.pose import pose
+from leadline.service import Custody
 from leadline.space import Setting
-
-DAY_MIN = 24 * 60
+from leadline.stay import Stay
+from leadline.steps import observe
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +42,22 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     host: Host
     workloads: dict[str, Workload]
 
+    def headers(self) -> dict[str, str]:
+        """What every request carries, secrets resolved: only what sends requests needs them."""
+        service = self.spec.service
+        headers = {k: self._resolve(v) if isinstance(v, Secret) else v for k, v in service.headers}
+        if service.api_key is not None:
+            headers["Authorization"] = f"Bearer {self._resolve(service.api_key)}"
+        return headers
+
+    def _resolve(self, secret: Secret) -> str:
+        return resolve(Secret("file", self.spec.beside(secret.value)) if secret.kind == "file" else secret)
+
 
 class Wired(Reach, frozen=True, kw_only=True):
     """Everything of one campaign that does not need its journal. `base` = today's launch; `trial_base` = the same on
-    the private port, when there is one."""
+    the private port, when there is one; `url` = where trials answer, `home_url` = where users are served; `observed` =
+    the live service, of a target that has one."""
 
     engine: Engine
     clock: Clock
@@ -62,21 +66,17 @@ class Wired(Reach, frozen=True, kw_only=True):
     trial_base: LaunchSpec
     problem: Problem
     url: str
+    home_url: str
+    observed: Observed | None = None
 
-    def endpoint(self) -> Endpoint:
-        """Where requests go, secrets resolved: only what sends requests needs them."""
+    def endpoint(self, url: str = "") -> Endpoint:
+        """Where requests go, secrets resolved: only what sends requests needs them. `url` = "" means to trials."""
         service = self.spec.service
-        headers = {k: self._resolve(v) if isinstance(v, Secret) else v for k, v in service.headers}
-        if service.api_key is not None:
-            headers["Authorization"] = f"Bearer {self._resolve(service.api_key)}"
         ca = self.spec.beside(service.ca) if service.ca else None
-        return Endpoint(url=self.url, headers=headers, ca=ca, proxy=service.proxy, model=service.model)
+        return Endpoint(url=url or self.url, headers=self.headers(), ca=ca, proxy=service.proxy, model=service.model)
 
-    def _resolve(self, secret: Secret) -> str:
-        return resolve(Secret("file", self.spec.beside(secret.value)) if secret.kind == "file" else secret)
-
-    def prober(self) -> Prober:
-        to = self.endpoint()
+    def prober(self, url: str = "") -> Prober:
+        to = self.endpoint(url)
         return HttpProber(to.url, to.headers, to.ca, to.proxy, metrics_url=self.spec.service.metrics_url)
 
     def render(self, setting: Setting) -> LaunchSpec:
@@ -85,6 +85,8 @@ class Wired(Reach, frozen=True, kw_only=True):
 
     def permanent(self, setting: Setting) -> LaunchSpec:
         """How the same setting is launched for good: on the service's own port, its files beside the launch script."""
+        if self.observed is not None:
+            return self.engine.render(self.base, self.problem.kept.merged(setting))
         script = Path(self.spec.beside(self.spec.service.launch_script))
         base = msgspec.structs.replace(self.base, scratch=str(script.parent))
         return self.engine.render(base, self.problem.kept.merged(setting))
@@ -115,11 +117,82 @@ class Wired(Reach, frozen=True, kw_only=True):
             deadline_s=safety.deadline_s,
             grace_s=safety.grace_s,
             min_free_memory_bytes=int(safety.min_free_memory_gib * 2**30),
+            device_settle_s=safety.device_settle_s,
+            away_s=safety.disconnect_grace_s,
         )
         return Deployer(
-            engine=self.engine, target=self.target, host=self.host, prober=self.prober(), clock=self.clock, rules=rules,
+            engine=self.engine,
+            target=self.target,
+            host=self.host,
+            prober=self.prober(),
+            clock=self.clock,
+            rules=rules,
             shield=interrupts.shield,
-        )  # fmt: skip
+            custody=self._custody(interrupts) if self.target.service is not None else None,
+            home=self.prober(self.home_url),
+            keep_log=_append,
+        )
+
+    def guard(self) -> Guard | None:
+        """Of a stay that begins now. Raises RefusedError for a service that nothing would bring back without us."""
+        if self.target.service is None:
+            return None
+        ledger = replay(self.folder.journal).ledger
+        port = self.engine.address(self.base)[1]
+        terms = terms_of(self.spec, str(self.folder.path), port, SystemClock().minute_of_day, ledger.longest_load_s())
+        guard = self.target.service.guard(terms)
+        if guard is None and not self.spec.safety.unguarded:
+            raise RefusedError(
+                f"target {self.target.name} leaves nothing on the host that brings the original back when we are "
+                f"killed or cut off ({self.target.guarantee}). Say safety.unguarded = true if you do without."
+            )
+        return guard
+
+    def steps(self, launch: LaunchSpec) -> Sequence[Step]:
+        """What a launch of a service would do; of a server of our own the launch itself says it all."""
+        if self.observed is None:
+            return ()
+        return self.target.plan(launch, self.observed, self.folder.log(0, 1))
+
+    def guarding(self) -> Sequence[Step]:
+        guard = self.guard()
+        return () if guard is None else (*guard.arm, guard.hold)
+
+    def way_back(self) -> Sequence[Step]:
+        guard = self.guard()
+        if self.observed is None:
+            return ()
+        return self.target.restore(self.observed) if guard is None else (guard.back, guard.hook, *guard.disarm)
+
+    def _custody(self, interrupts: Interrupts) -> Custody:
+        return Custody(
+            host=self.host,
+            target=self.target,
+            guard=self.guard,
+            clock=self.clock,
+            lease_s=self.spec.safety.lease_s,
+            away_s=self.spec.safety.disconnect_grace_s,
+            shield=interrupts.shield,
+        )
+
+    def at_home(self, interrupts: Interrupts) -> Deployer:
+        """For the service as its users reach it."""
+        deployer = self.deployer(interrupts)
+        return msgspec.structs.replace(deployer, prober=deployer.home or deployer.prober)
+
+    def measurer(
+        self, deployer: Deployer, url: str = "", on_load: Callable[[int, int, int], None] | None = None
+    ) -> Measurer:
+        return Measurer(
+            deployer=deployer,
+            loader=ProcessLoader(on_load),
+            workloads=self.workloads,
+            rules=_load_rules(self.spec),
+            endpoint=self.endpoint(url),
+            records=self.folder.records,
+            seed=self.problem.seed,
+            keep_foreign=self.spec.traffic.foreign == "keep",
+        )
 
     def campaign(
         self,
@@ -130,27 +203,27 @@ class Wired(Reach, frozen=True, kw_only=True):
     ) -> Campaign:
         """The loop over an open journal. `on_load(done, of, tokens)` hears how a measurement goes on, `on_wait(s)` that
         the window is closed for so long."""
-        spec, deployer = self.spec, self.deployer(interrupts)
-        measurer = Measurer(
+        spec, deployer, conduct = self.spec, self.deployer(interrupts), _conduct(self.spec)
+        stay = Stay(
+            journal=journal,
             deployer=deployer,
-            loader=ProcessLoader(on_load),
-            workloads=self.workloads,
-            rules=_load_rules(spec),
-            endpoint=self.endpoint(),
-            records=self.folder.records,
-            seed=self.problem.seed,
-            keep_foreign=spec.traffic.foreign == "keep",
+            log_of=self.folder.log,
+            shield=interrupts.shield,
+            public=deployer.stays and spec.traffic.private_port is None,
+            drain=conduct.drain,
+            undrain=conduct.undrain,
+            hooks_by_guard=deployer.stays and self.guard() is not None,
         )
         return Campaign(
             journal=journal,
             problem=self.problem,
             strategy=self.strategy,
             deployer=deployer,
-            measurer=measurer,
+            measurer=self.measurer(deployer, on_load=on_load),
+            stay=stay,
             render=self.render,
-            log_of=self.folder.log,
             inbox=self.folder.inbox.settings,
-            conduct=_conduct(spec),
+            conduct=conduct,
             shield=interrupts.shield,
             on_wait=on_wait,
         )
@@ -163,28 +236,33 @@ def reach(campaign: str) -> Reach:
     return Reach(
         folder=folder,
         spec=spec,
-        target=_target(spec, LaunchSpec(argv=spec.service.command, env=spec.service.env)),
-        host=plugin("hosts", "local", "host")(),
+        target=target_of(spec, _written(spec, folder)),
+        host=host_of(spec),
         workloads={w.name: _workload(spec, w.name) for w in spec.workloads},
     )
 
 
 def wire(campaign: str) -> Wired:
-    """Read campaign.toml and build what it names. Reads files and secrets, and asks the server's program for its
-    version; starts and changes nothing."""
+    """Read campaign.toml and build what it names. Reads files and secrets, looks at the live service, and asks the
+    server's program for its version; starts and changes nothing."""
     reached = reach(campaign)
     folder, spec, host, workloads = reached.folder, reached.spec, reached.host, reached.workloads
-    engine, base = _engine(spec, host, folder)
+    written, observed = _written(spec, folder), None
+    if reached.target.service is not None:
+        observed = observe(reached.target, host)
+        written = msgspec.structs.replace(observed.launch, scratch=observed.launch.scratch or written.scratch)
+    engine, base = _engine(spec, host, folder, written)
     port = spec.traffic.private_port
     trial_base = base if port is None else engine.move(base, port)
     problem = pose(spec, engine, trial_base)
     for cell in problem.cells():  # so are too few prompts
         cut(workloads[cell.workload], cell, problem.cells(), _load_rules(spec), problem.seed)
+    url = _url(spec, host, engine, trial_base)
     return Wired(
         folder=folder,
         spec=spec,
         engine=engine,
-        target=_target(spec, base),
+        target=target_of(spec, base),
         host=host,
         clock=SystemClock(),
         strategy=plugin("strategies", spec.budget.strategy, "strategy"),
@@ -192,40 +270,32 @@ def wire(campaign: str) -> Wired:
         base=base,
         trial_base=trial_base,
         problem=problem,
-        url=_url(spec, engine, trial_base),
+        url=url,
+        home_url=url if port is None else _url(spec, host, engine, base),
+        observed=observed,
     )
 
 
-def _target(spec: CampaignSpec, base: LaunchSpec) -> Target:
-    make = plugin("targets", spec.service.target, "target")
-    target: Target = make(base, spec.beside(spec.service.launch_script), spec.safety.grace_s)
-    return target
-
-
-def _engine(spec: CampaignSpec, host: Host, folder: Folder) -> tuple[Engine, LaunchSpec]:
-    """The dialect of the version that the launch starts, and the launch with its files."""
+def _written(spec: CampaignSpec, folder: Folder) -> LaunchSpec:
+    """The launch as campaign.toml has it; without words when the live service has it."""
     service = spec.service
-    engine: Engine = plugin("engines", service.engine, "engine")
-    base = LaunchSpec(
+    return LaunchSpec(
         argv=service.command,
         env=service.env,
         cwd=spec.beside(service.cwd) if service.cwd else None,
         scratch=str(folder.path / "launch"),
     )
+
+
+def _engine(spec: CampaignSpec, host: Host, folder: Folder, base: LaunchSpec) -> tuple[Engine, LaunchSpec]:
+    """The dialect of the version that the launch starts, and the launch with its files."""
+    service = spec.service
+    engine: Engine = plugin("engines", service.engine, "engine")
     if service.target == "command":
         refuse_container(base)
     version = service.engine_version or detect.version(engine, host, base) or _ran(folder)
     engine = engine.at(version)
     return engine, detect.with_files(engine, host, base)
-
-
-def refuse_container(launch: LaunchSpec) -> None:
-    """Raises InputError for a launch that the target command could start and not end."""
-    if contained(launch):
-        raise InputError(
-            "this command starts a container, which would go on without us when we are killed: the target command can "
-            "hold processes only. Give the server's own command."
-        )
 
 
 def _ran(folder: Folder) -> str | None:
@@ -243,84 +313,18 @@ def _text_of(path: Path) -> str:
         raise InputError(f"{path} is not UTF-8 at byte {error.start}: save it as UTF-8") from error
 
 
-def plugin(kind: str, name: str, attribute: str) -> Any:
-    """A plug-in by its name. Raises InputError with the names there are."""
-    if name in _modules(kind):
-        return getattr(importlib.import_module(f"leadline.{kind}.{name}"), attribute)
-    for point in entry_points(group=f"leadline.{kind}"):
-        if point.name == name:
-            return point.load()
-    raise InputError(f"no {kind} plug-in named {name!r}; there are {', '.join(found(kind))}")
-
-
-def engine_of(argv: Sequence[str]) -> str:
-    """The engine that a command line starts, by the words that start it. Raises InputError when none is recognised."""
-    for name in found("engines"):
-        engine: Engine = plugin("engines", name, "engine")
-        text = "\n".join(argv)
-        if any(re.search(rf"(?<![\w.-]){re.escape(p)}(?![\w-])", text) for p in engine.programs):
-            return name
-    raise InputError(f"cannot tell the engine from {argv[0]!r}; say --engine with one of {', '.join(found('engines'))}")
-
-
-def found(kind: str) -> tuple[str, ...]:
-    """The names of all plug-ins of a kind."""
-    return tuple(sorted({*_modules(kind), *(p.name for p in entry_points(group=f"leadline.{kind}"))}))
-
-
-def names() -> Names:
-    """What campaign.toml may name."""
-    engines = found("engines")
-    knobs = {e: plugin("engines", e, "engine").knobs() for e in engines}
-    return Names(
-        engines=engines,
-        targets=found("targets"),
-        strategies=found("strategies"),
-        workloads=tuple(n for n in found("workloads") if n != "file"),
-        knobs={e: tuple(k.name for k in ks) for e, ks in knobs.items()},
-        changes_output=tuple(sorted({k.name for ks in knobs.values() for k in ks if k.changes_output})),
-    )
-
-
-def _modules(kind: str) -> set[str]:
-    folder = importlib.import_module(f"leadline.{kind}")
-    hidden = {"supervisor", "data"}
-    return {m.name for m in pkgutil.iter_modules(folder.__path__) if not m.name.startswith("_")} - hidden
-
-
-def _url(spec: CampaignSpec, engine: Engine, trial_base: LaunchSpec) -> str:
-    """The service's URL; with a private port always the launch's own address."""
+def _url(spec: CampaignSpec, host: Host, engine: Engine, launch: LaunchSpec) -> str:
+    """The service's URL; with a private port always the launch's own address, as it is reached from here."""
     if spec.service.url is not None and spec.traffic.private_port is None:
         return spec.service.url.rstrip("/")
-    host, port = engine.address(trial_base)
-    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
+    name, port = engine.address(launch)
+    near, at = host.forward("127.0.0.1" if name in ("0.0.0.0", "::") else name, port)
+    return f"http://{near}:{at}"
 
 
-def resolve(secret: Secret, environ: Mapping[str, str] = os.environ) -> str:
-    """The secret itself. Raises InputError that names the source, never the secret."""
-    if secret.kind == "env":
-        if secret.value not in environ:
-            raise InputError(f"the environment has no {secret.value}, which campaign.toml takes a secret from")
-        return environ[secret.value]
-    if secret.kind == "file":
-        try:
-            return Path(secret.value).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise InputError(f"cannot read the secret file {secret.value}: {error.strerror}") from error
-    return _output_of(secret.argv)
-
-
-def _output_of(argv: Sequence[str]) -> str:
-    """What a secret's command prints. No message holds any of its output."""
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    except OSError as error:
-        raise InputError(f"cannot run the secret's command {argv[0]}: {error.strerror}") from error
-    except subprocess.TimeoutExpired:
-        raise InputError(f"the secret's command {argv[0]} did not end within 60 s; run it by hand") from None
-    if done.returncode != 0:
-        raise InputError(f"the secret's command {argv[0]} ended with {done.returncode}; run it by hand to see why")
-    return done.stdout.strip()
+def _append(path: str, text: str) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _workload(spec: CampaignSpec, name: str) -> Workload:
