@@ -17,10 +17,10 @@ from leadline.launch import LaunchSpec, Stop
 from leadline.listening import in_the_way, stranger
 from leadline.ports import Clock, Engine, Host, Observed, Prober, Service, Session, Target
 from leadline.service import Custody, ServiceSession
-from leadline.steps import POLL_S, carry_out, execute, observe
+from leadline.steps import POLL_S, carry_out, execute, insist, observe
 
 GENERIC = frozenset({Failure.UNKNOWN, Failure.CRASHED})
-WHY_IN_LOG = frozenset({Failure.RESTART_LOOP, Failure.START_LIMIT, Failure.RESTARTED})
+WHY_IN_LOG = frozenset({Failure.RESTART_LOOP, Failure.RESTARTED, Failure.KILLED, Failure.HOST_OOM})
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,13 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
 
     def observe(self) -> Observed:
         """The service as it is; changes nothing."""
-        return observe(self.target, self.host)
+        found: list[Observed] = []
+        insist(
+            lambda: found.append(observe(self.target, self.host)),
+            clock=self.clock,
+            away_s=self.rules.away_s * self.stays,
+        )
+        return found[0]
 
     def refuse_if_taken(self, launch: LaunchSpec) -> None:
         """Raises RefusedError that names the owner when somebody listens where this launch would."""
@@ -163,6 +169,8 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
             launch=launch,
             shield=self.shield,
             halted=halted,
+            assured=self.in_custody().assured,
+            away_s=self.rules.away_s,
         )
         return stopped[0] if stopped else None
 
@@ -302,8 +310,18 @@ class Deployer(msgspec.Struct, frozen=True, kw_only=True):
                 raise NotGivenBackError(
                     f"the original was put back and started, but it does not serve: {error}. Look at the service now."
                 ) from error
+        else:
+            self._await_rest(service)
         custody.forget()
         return "the original serves again" if observed.running else "stopped, as it was"
+
+    def _await_rest(self, service: Service) -> None:
+        """Until a service that is told to stop has. Raises NotGivenBackError."""
+        until = self.clock.now_ns() + self.rules.start_stall_s * 1e9
+        while not self.in_custody().look(service).state.at_rest:
+            if self.clock.now_ns() > until:
+                raise NotGivenBackError("the service was stopped before, and does not stop now: look at it")
+            self.clock.sleep(POLL_S)
 
     def _wait_ready(self, session: Session, launch: LaunchSpec) -> None:
         health = next(p for p in self.engine.probes() if p.name == "health")

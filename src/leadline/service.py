@@ -12,11 +12,10 @@ from functools import partial
 from leadline.errors import HostError, HostLost, NotGivenBackError
 from leadline.evidence import Diagnosis, ExitFacts, Failure, ProcessFacts, ServiceFacts, ServiceState
 from leadline.ports import Clock, Guard, Held, Host, Observed, Service, Target
-from leadline.steps import POLL_S, carry_out, command, execute
-from leadline.supervision import verdict
+from leadline.steps import AGAIN_S, POLL_S, carry_out, command, execute, insist
+from leadline.supervision import ended, verdict
 
 LOOK_S = 0.5
-AGAIN_S = 1.0
 BEGIN_S = 60.0
 DEVICE_SLACK_BYTES = 512 << 20
 
@@ -75,6 +74,12 @@ class Custody:
             command(self._host, self._guard.renew)
             self._renewed_ns = now
 
+    def assured(self) -> None:
+        """Raises HostError unless the guard stands: nothing is changed without it."""
+        self.keep()
+        if self.broken:
+            raise HostError(f"the guard on the service's host cannot be held: {self.broken}")
+
     def _hold(self, guard: Guard) -> None:
         argv = ("sudo", "-n", *guard.hold.argv) if guard.hold.sudo else guard.hold.argv
         try:
@@ -129,19 +134,14 @@ class Custody:
 
     def _insist(self, action: Callable[[], object]) -> None:
         """Again while the host is out of reach."""
-        until = self._clock.now_ns() + self._away_ns
-        while True:
-            try:
-                action()
-                return
-            except HostLost as error:
-                if self._clock.now_ns() > until:
-                    raise NotGivenBackError(
-                        f"the service's host cannot be reached: {error}. {self._target.guarantee}. Look at the service."
-                    ) from error
-                self._clock.sleep(AGAIN_S)
-            except HostError as error:
-                raise NotGivenBackError(f"the way back failed: {error}. Look at the service now.") from error
+        try:
+            insist(action, clock=self._clock, away_s=self._away_ns / 1e9)
+        except HostLost as error:
+            raise NotGivenBackError(
+                f"the service's host cannot be reached: {error}. {self._target.guarantee}. Look at the service."
+            ) from error
+        except HostError as error:
+            raise NotGivenBackError(f"the way back failed: {error}. Look at the service now.") from error
 
     def settled(self, limit_s: float) -> Diagnosis | None:
         """Wait, the service stopped, until the device's memory is at the level first seen so. None = it is.
@@ -240,7 +240,7 @@ class ServiceSession:
         """Also of a server that its supervisor has started again since: ours has ended."""
         facts = self.facts()
         if facts.state.at_rest or self._another(facts):
-            return facts.exit or ExitFacts()
+            return ended(facts) or ExitFacts()
         return None
 
     def _another(self, facts: ServiceFacts) -> bool:

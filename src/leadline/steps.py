@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
-from leadline.errors import HostError, RefusedError
+from leadline.errors import HostError, HostLost, RefusedError
 from leadline.evidence import ServiceFacts
 from leadline.launch import Halt, LaunchSpec, Put, Remove, Run, Start, Step, Stop
 from leadline.ports import Clock, Completed, Host, Observed, Service, Session, Target
 
 POLL_S = 0.1
+AGAIN_S = 1.0
 KILLED_S = 20.0
 
 
@@ -29,11 +31,16 @@ def carry_out(
     launch: LaunchSpec,
     shield: Callable[[], AbstractContextManager[object]] = nullcontext,
     halted: Callable[[ServiceFacts], None] = lambda facts: None,
+    assured: Callable[[], None] = lambda: None,
+    away_s: float = 0.0,
 ) -> None:
     """Steps of a service target, in order. What an asked Run answers is judged before the next Step; `halted` is called
-    once the service has stopped. Raises InputError, RefusedError or HostError at the first that fails."""
+    once the service has stopped, `assured` before each Step. A Step is repeated while the host is out of reach, for at
+    most `away_s`. Raises InputError, RefusedError or HostError at the first that fails."""
     answers: list[Completed] = []
-    for step in steps:
+
+    def carry(step: Step) -> None:
+        assured()
         if isinstance(step, Halt):
             with shield():
                 command(host, step.stop)
@@ -44,6 +51,22 @@ def carry_out(
         else:
             with shield():
                 execute(host, step)
+
+    for step in steps:
+        insist(partial(carry, step), clock=clock, away_s=away_s)
+
+
+def insist(action: Callable[[], object], *, clock: Clock, away_s: float) -> None:
+    """Again while the host is out of reach. Raises HostLost when it stays so."""
+    until = clock.now_ns() + away_s * 1e9
+    while True:
+        try:
+            action()
+            return
+        except HostLost:
+            if clock.now_ns() > until:
+                raise
+            clock.sleep(AGAIN_S)
 
 
 def await_halt(step: Halt, *, host: Host, service: Service, clock: Clock) -> ServiceFacts:
@@ -79,14 +102,20 @@ def execute(host: Host, step: Step, session: Session | None = None) -> Session |
                 error = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
                 raise HostError(f"{step.argv[0]} ended with {done.code}: {error}")
         case Put():
-            _expect(host, step.path, step.expect, step.sudo)
-            host.write(step.path, step.content.encode(), step.mode, sudo=step.sudo)
+            _put(host, step)
         case Remove():
             _expect(host, step.path, step.expect, step.sudo)
             host.remove(step.path, sudo=step.sudo)
         case Halt():
             raise HostError("a service is stopped by carry_out, which can see whether it has")
     return None
+
+
+def _put(host: Host, step: Put) -> None:
+    """Nothing to do when it was written and only the answer was lost."""
+    if digest(host, step.path, sudo=step.sudo) != hashlib.sha256(step.content.encode()).hexdigest():
+        _expect(host, step.path, step.expect, step.sudo)
+        host.write(step.path, step.content.encode(), step.mode, sudo=step.sudo)
 
 
 def digest(host: Host, path: str, *, sudo: bool = False) -> str:

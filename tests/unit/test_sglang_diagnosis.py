@@ -411,7 +411,7 @@ def test_report_17972_requests_run_and_no_token_comes() -> None:
             Failure.HOST_OOM,
             "host memory",
         ),
-        ("svc.service: Start request repeated too quickly.", Failure.RESTARTED, "reset-failed"),
+        ("svc.service: Start request repeated too quickly.", Failure.START_LIMIT, "reset-failed"),
     ],
 )
 def test_report_of_systemd_lines(log: str, failure: Failure, says: str) -> None:

@@ -19,7 +19,7 @@ SHORT = 30  # nine functions in ten are shorter
 
 SENDERS = {
     "hosts/supervisor.py",  # its own children
-    "hosts/local.py",  # a command that it runs, with its group
+    "hosts/_child.py",  # a command that it runs, with its group
     "load/loader.py",  # its worker
     "cli/stop_command.py",  # the holder of the campaign's lock
     "cli/rehearse_command.py",  # its own child

@@ -4,7 +4,7 @@ import pytest
 
 from leadline.evidence import Effective, Failure
 from leadline.space import Setting
-from leadline.verdict import differences
+from leadline.verdict import AGAIN, DIED, NOT_ITS_FAULT, differences
 
 ASKED = Setting.of(depth=3, topk=1, draft_tokens=4, max_running=64)
 RUNS = Effective(depth=3, topk=1, draft_tokens=4, max_running=64, speculating=True, graphs=True, moe_tuned=True)
@@ -63,3 +63,16 @@ def test_a_batch_beyond_the_captured_graphs_is_a_finding(runs: Effective, users:
 def test_decode_without_graphs_and_untuned_experts_are_findings() -> None:
     _, findings = differences(ASKED, Effective(graphs=False, moe_tuned=False))
     assert [f.code for f in findings] == ["no_graphs", "moe_default_config"]
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_whose_fault_each_failure_is(failure: Failure) -> None:
+    """What others did, or what no setting can help, pauses the campaign; all else counts against the setting."""
+    theirs = {
+        Failure.DEVICE_BUSY, Failure.TAKEN_BACK, Failure.CHANGED, Failure.NOT_EXECUTED, Failure.START_LIMIT,
+        Failure.STOP_TIMEOUT, Failure.LEFTOVERS,
+    }  # fmt: skip
+    its_own = {Failure.START_TIMEOUT, Failure.RESTART_LOOP, Failure.HOST_OOM, Failure.KILLED, Failure.WATCHDOG}
+    assert failure not in theirs or failure in NOT_ITS_FAULT - AGAIN
+    assert failure not in its_own or failure not in NOT_ITS_FAULT
+    assert failure not in DIED or failure not in NOT_ITS_FAULT

@@ -25,6 +25,7 @@ from leadline.launch import LaunchSpec, Step
 from leadline.load.loader import ProcessLoader
 from leadline.load.prober import HttpProber
 from leadline.measure import Endpoint, LoadRules, Measurer, cut
+from leadline.patient import PatientHost
 from leadline.ports import Clock, Engine, Guard, Host, Observed, Prober, Strategy, Target, Workload
 from leadline.pose import pose
 from leadline.service import Custody
@@ -123,7 +124,7 @@ class Wired(Reach, frozen=True, kw_only=True):
         return Deployer(
             engine=self.engine,
             target=self.target,
-            host=self.host,
+            host=PatientHost(self.host, self.clock, rules.away_s) if self.observed is not None else self.host,
             prober=self.prober(),
             clock=self.clock,
             rules=rules,

@@ -76,7 +76,7 @@ DEVICE_LOST = sign(
 
 START_LIMIT = sign(
     r"Start request repeated too quickly",
-    Failure.RESTARTED,
+    Failure.START_LIMIT,
     "systemd does not start it any more: it had been started too often, before this setting came",
     "`systemctl reset-failed` the unit before the next start, and read why the earlier ones ended",
     "says nothing of the setting",

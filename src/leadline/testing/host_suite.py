@@ -8,71 +8,23 @@ shell, coreutils and /proc:
     def test_obeys(law, tmp_path):
         LAWS[law](Ground(host=MyHost(), folder=str(tmp_path), python=sys.executable))
 
-What a host does when its holder dies cannot be seen through the port: test that with real processes.
+HOST_LAWS are those for a host that starts no servers of ours. What a host does when its holder dies cannot be seen
+through the port: test that with real processes.
 """
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-
-import msgspec
 
 from leadline.errors import HostError
-from leadline.launch import LaunchSpec, Start
-from leadline.ports import Host, Session
+from leadline.ports import Held
+from leadline.testing.host_ground import Ground, must, must_fail
+from leadline.testing.session_suite import SESSION_LAWS
 
 NO_TEXT = b"\xff\xfe\x00 not text \x80\n"
-
-
-class Ground(msgspec.Struct, frozen=True, kw_only=True):
-    host: Host
-    folder: str
-    python: str
-    limit_s: float = 30.0
-    """How long anything of a law may take before it counts as broken."""
-
-    def path(self, name: str) -> str:
-        return f"{self.folder}/{name}"
-
-    def shell(self, script: str, *words: str) -> str:
-        """What a shell script prints on the host; the words are $1, $2, ..."""
-        done = self.host.run(("sh", "-c", script, "sh", *words), timeout_s=self.limit_s)
-        return done.stdout.decode(errors="replace").strip()
-
-    def start(self, script: str, *words: str) -> tuple[Session, list[str]]:
-        """A shell script as a server, and the words that it wrote into "$0" to say that it is there."""
-        sign = self.path("sign")
-        self.shell('rm -f "$1"; mkfifo "$1"', sign)
-        launch = LaunchSpec(argv=("sh", "-c", script, sign, *words))
-        session = self.host.start(Start(launch=launch, log=self.path("log"), grace_s=5.0))
-        return session, self.shell('cat "$1"', sign).split()
-
-    def lives(self, pid: int | str) -> bool:
-        """Dead but not reaped counts as gone."""
-        return self.shell('grep "^State:" "/proc/$1/status" 2>/dev/null | grep -v Z', str(pid)) != ""
-
-    def wait_for_end(self, pid: int | str) -> None:
-        wait = 'while grep "^State:" "/proc/$1/status" 2>/dev/null | grep -qv Z; do sleep 0.02; done'
-        self.shell(wait, str(pid))
-
-
-def _must(condition: object, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
-def _must_fail(action: Callable[[], object], words: Sequence[str], what: str) -> None:
-    """It must raise HostError with these words in the message."""
-    try:
-        action()
-    except HostError as error:
-        for word in words:
-            _must(word in str(error), f"{what}: the message must name {word!r}, it says: {error}")
-        return
-    raise AssertionError(f"{what} must raise HostError")
 
 
 @contextmanager
@@ -89,10 +41,10 @@ def _files_up_to(size_bytes: int) -> Iterator[None]:
 def reads_back_what_it_wrote(ground: Ground) -> None:
     """Any bytes, a second time over the first; what is not there reads as None."""
     path = ground.path("file")
-    _must(ground.host.read(path) is None, "a file that is not there must read as None")
+    must(ground.host.read(path) is None, "a file that is not there must read as None")
     for content in (NO_TEXT * 1000, b"shorter", b""):
         ground.host.write(path, content, 0o600)
-        _must(ground.host.read(path) == content, "a file must read back as it was written")
+        must(ground.host.read(path) == content, "a file must read back as it was written")
 
 
 def writes_with_the_mode_asked_for(ground: Ground) -> None:
@@ -100,7 +52,7 @@ def writes_with_the_mode_asked_for(ground: Ground) -> None:
     for mode in (0o766, 0o600, 0o755):
         ground.host.write(ground.path("file"), b"x", mode)
         found = ground.shell('stat -c %a "$1"', ground.path("file"))
-        _must(found == f"{mode:o}", f"written with mode {mode:o}, the file has {found}")
+        must(found == f"{mode:o}", f"written with mode {mode:o}, the file has {found}")
 
 
 def keeps_the_old_file_when_a_write_fails(ground: Ground) -> None:
@@ -115,14 +67,14 @@ def keeps_the_old_file_when_a_write_fails(ground: Ground) -> None:
         except HostError:
             failed = True
     content = ground.host.read(path)
-    _must(content == (old if failed else new), "a write that failed must leave the whole old file")
-    _must(not failed or ground.shell('stat -c %a "$1"', path) == "640", "a write that failed must leave the old mode")
-    _must(ground.shell('ls -A "$1"', ground.folder) == "file", "a write must leave no other file in the folder")
+    must(content == (old if failed else new), "a write that failed must leave the whole old file")
+    must(not failed or ground.shell('stat -c %a "$1"', path) == "640", "a write that failed must leave the old mode")
+    must(ground.shell('ls -A "$1"', ground.folder) == "file", "a write must leave no other file in the folder")
 
 
 def says_what_it_could_not_write(ground: Ground) -> None:
     path = ground.path("no-such-folder/file")
-    _must_fail(lambda: ground.host.write(path, b"x", 0o600), [path], "a write into a folder that is not there")
+    must_fail(lambda: ground.host.write(path, b"x", 0o600), [path], "a write into a folder that is not there")
 
 
 def removes_a_file(ground: Ground) -> None:
@@ -130,45 +82,82 @@ def removes_a_file(ground: Ground) -> None:
     ground.host.write(ground.path("file"), b"x", 0o600)
     for _ in range(2):
         ground.host.remove(ground.path("file"))
-        _must(ground.host.read(ground.path("file")) is None, "a removed file must be gone")
+        must(ground.host.read(ground.path("file")) is None, "a removed file must be gone")
+
+
+def does_with_sudo_what_it_does_without(ground: Ground) -> None:
+    """Where `sudo -n` works: write with the mode, read, remove."""
+    path = ground.path("file")
+    if not ground.sudo:
+        return
+    must(ground.host.read(path, sudo=True) is None, "a file that is not there must read as None")
+    for content, mode in ((NO_TEXT * 1000, 0o600), (b"", 0o755)):
+        ground.host.write(path, content, mode, sudo=True)
+        found = (ground.host.read(path, sudo=True), ground.shell('stat -c %a "$1"', path))
+        must(found == (content, f"{mode:o}"), "a file written with sudo must read back, with its mode")
+    folder = ground.path("no-such-folder/file")
+    must_fail(lambda: ground.host.write(folder, b"x", 0o600, sudo=True), [folder], "a write into no folder")
+    for _ in range(2):
+        ground.host.remove(path, sudo=True)
+        must(ground.host.read(path, sudo=True) is None, "a removed file must be gone")
 
 
 def shows_a_log_that_is_no_text(ground: Ground) -> None:
     """Bytes that are no UTF-8 are replaced, the rest stays; a log that is not there yet is empty."""
-    _must(ground.host.log(ground.path("none")) == "", "a log that is not there must be empty")
+    must(ground.host.log(ground.path("none")) == "", "a log that is not there must be empty")
     ground.host.write(ground.path("log"), b"first\n" + NO_TEXT + "größer\n".encode(), 0o600)
     text = ground.host.log(ground.path("log"))
-    _must("first\n\ufffd\ufffd" in text and "not text" in text and "größer\n" in text, f"the log lost text: {text!r}")
+    must("first\n\ufffd\ufffd" in text and "not text" in text and "größer\n" in text, f"the log lost text: {text!r}")
 
 
 def passes_words_as_they_are(ground: Ground) -> None:
     """No shell looks at them; the answer says what was run."""
-    words = ("$HOME `id` $(id)", "a  b", "*", "'\"\\", "", ";true", "größe")
+    words = (
+        "$HOME `id` $(id)",
+        "a  b",
+        "*",
+        "'\"\\",
+        "",
+        ";true",
+        "größe",
+        "\n",
+        "a\n\nb\n",
+        "!!",
+        "\\'",
+        "%s\\0101",
+        "-x",
+    )
     done = ground.host.run((ground.python, "-c", "import sys; print(ascii(sys.argv[1:]))", *words))
-    _must(done.stdout.decode().strip() == ascii(list(words)), f"words reached the command as {done.stdout!r}")
-    _must(done.argv[-len(words) :] == words, "the answer must hold the words that were run")
+    must(done.stdout.decode().strip() == ascii(list(words)), f"words reached the command as {done.stdout!r}")
+    must(done.argv[-len(words) :] == words, "the answer must hold the words that were run")
 
 
 def passes_bytes_in_and_out(ground: Ground) -> None:
     """Also more than a pipe holds, and both outputs apart."""
-    data = NO_TEXT * 20_000
+    data = NO_TEXT * 600_000
     done = ground.host.run(("sh", "-c", "cat; printf '\\377' >&2"), stdin=data)
-    _must(done.stdout == data, "standard output must come back as the bytes that were written")
-    _must(done.stderr == b"\xff", "standard error must come back as the bytes that were written")
-    _must(ground.host.run(("cat",)).stdout == b"", "without stdin a command reads the end of its input")
+    must(done.stdout == data, "standard output must come back as the bytes that were written")
+    must(done.stderr == b"\xff", "standard error must come back as the bytes that were written")
+    must(ground.host.run(("cat",)).stdout == b"", "without stdin a command reads the end of its input")
 
 
 def tells_how_a_command_ended(ground: Ground) -> None:
-    for script, code in (("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143)):
+    for script, code in (
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 255", 255),
+        ("kill -KILL $$", 137),
+        ("kill -TERM $$", 143),
+    ):
         found = ground.host.run(("sh", "-c", script)).code
-        _must(found == code, f"a command that does `{script}` ends with {code}, not {found}")
+        must(found == code, f"a command that does `{script}` ends with {code}, not {found}")
 
 
 def limits_the_time_of_a_command(ground: Ground) -> None:
     """Raises HostError with the command and the limit, and leaves nothing of the command."""
     path = ground.path("pids")
     script = 'sleep 600 & echo "$$ $!" > "$1"; wait'
-    _must_fail(
+    must_fail(
         lambda: ground.host.run(("sh", "-c", script, "a-slow-one", path), timeout_s=0.7),
         ["a-slow-one", "0.7"],
         "a command that takes too long",
@@ -178,102 +167,11 @@ def limits_the_time_of_a_command(ground: Ground) -> None:
 
 
 def says_which_program_is_missing(ground: Ground) -> None:
-    _must_fail(lambda: ground.host.run(("no-such-program", "x")), ["no-such-program"], "a program that is not there")
-
-
-def sends_a_servers_output_to_its_log(ground: Ground) -> None:
-    """Both outputs, bytes that are no text too, after what is there already."""
-    ground.host.write(ground.path("log"), b"before\n", 0o600)
-    session, _ = ground.start("echo out; echo err >&2; printf '\\377\\n'; echo up > \"$0\"; exec sleep 600")
-    session.end(0)
-    lines = ground.host.log(ground.path("log")).splitlines()
-    _must(lines == ["before", "out", "err", "\ufffd"], f"the log must hold all output, it has {lines}")
-
-
-def says_which_server_it_cannot_start(ground: Ground) -> None:
-    for argv, cwd, word in (
-        (("no-such-server",), None, "no-such-server"),
-        ((ground.folder,), None, ground.folder),
-        (("sleep", "600"), ground.path("no-such-folder"), "no-such-folder"),
-    ):
-        step = Start(launch=LaunchSpec(argv=argv, cwd=cwd), log=ground.path("log"))
-        _must_fail(partial(ground.host.start, step), [word], f"the start of {argv} in {cwd}")
-
-
-_FAMILY = 'sleep 600 & a=$!; (setsid sleep 600 & echo $! > "$1"); echo "$$ $a $(cat "$1")" > "$0"; wait'
-"""A server with a child, and with a grandchild that left its session and lost its parent; signs with their pids."""
-
-
-def knows_its_server_and_what_that_started(ground: Ground) -> None:
-    """Facts of the main process while it lives; owned are it and all below it, whatever they did to get away."""
-    session, family = ground.start(_FAMILY, ground.path("pid"))
-    facts = session.process()
-    _must(session.exit() is None, "a server that runs has no exit")
-    _must(facts is not None and str(facts.pid) == family[0], f"the main process is {family[0]}, not {facts}")
-    again = session.process()
-    _must(facts and again and facts.start_id and facts.start_id == again.start_id, "a process keeps its start_id")
-    _must(facts and facts.argv[:2] == ("sh", "-c") and facts.rss_bytes > 0, f"the facts must be whole: {facts}")
-    for pid in family:
-        _must(session.owns(int(pid)), f"process {pid} of {family} was started by the server")
-    for pid in ("1", ground.shell("echo $PPID")):
-        _must(not session.owns(int(pid)), f"process {pid} was not started by the server")
-    session.end(ground.limit_s)
-    _must(session.process() is None, "a server that was ended has no process")
-    _must(not session.owns(int(family[0])), "a server that was ended owns nothing")
-
-
-def tells_how_a_server_ended_by_itself(ground: Ground) -> None:
-    """Its exit code or signal, and that nobody asked; also when it is ended after that."""
-    for script, code, signal in (("exit 3", 3, None), ("exit 137", 137, None), ("kill -KILL $$", None, 9)):
-        session, (pid,) = ground.start(f'echo $$ > "$0"; {script}')
-        ground.wait_for_end(pid)
-        facts = session.end(ground.limit_s)
-        found = (facts.code, facts.signal, facts.asked)
-        _must(found == (code, signal, False), f"a server that does `{script}` ended by itself, not as {facts}")
-
-
-def asks_before_it_kills(ground: Ground) -> None:
-    """A server that heeds SIGTERM ends in its own way."""
-    session, _ = ground.start('trap "echo bye; exit 5" TERM; sleep 600 & echo up > "$0"; wait')
-    facts = session.end(ground.limit_s)
-    _must((facts.code, facts.signal, facts.asked) == (5, None, True), f"it was not let end by itself: {facts}")
-    _must("bye" in ground.host.log(ground.path("log")), "its last words must be in the log")
-
-
-def leaves_nothing_of_a_server(ground: Ground) -> None:
-    """When `end` returns, all that the server started is gone, also what ignores SIGTERM or left its session."""
-    session, family = ground.start(f'trap "" TERM; {_FAMILY}', ground.path("pid"))
-    facts = session.end(0.1)
-    left = [pid for pid in family if ground.lives(pid)]
-    _must(not left, f"of the processes {family}, {left} are left")
-    _must((facts.code, facts.signal, facts.asked) == (None, 9, True), f"it was killed by us, not {facts}")
-
-
-def leaves_nothing_of_a_server_that_ended_by_itself(ground: Ground) -> None:
-    session, (child,) = ground.start('sleep 600 & echo "$!" > "$0"')
-    session.end(ground.limit_s)
-    _must(not ground.lives(child), "what a server left behind must be ended")
-
-
-def ends_a_server_once(ground: Ground) -> None:
-    """Ending again changes nothing and says the same."""
-    session, _ = ground.start('echo up > "$0"; exec sleep 600')
-    first = session.end(ground.limit_s)
-    answers = [session.end(ground.limit_s), session.end(0), session.exit()]
-    _must(first.asked and answers == [first] * 3, f"ended as {first}, afterwards it says {answers}")
-
-
-def touches_no_other_server(ground: Ground) -> None:
-    one, _ = ground.start('echo up > "$0"; exec sleep 600')
-    two, (pid,) = ground.start('echo $$ > "$0"; exec sleep 600')
-    one.end(0)
-    _must(two.exit() is None and ground.lives(pid), "ending one server ended another")
-    _must(not one.owns(int(pid)), "one server does not own another")
-    two.end(0)
+    must_fail(lambda: ground.host.run(("no-such-program", "x")), ["no-such-program"], "a program that is not there")
 
 
 _LISTEN = """
-import signal, socket, sys
+import os, socket, sys, threading
 family = socket.AF_INET6 if ":" in sys.argv[2] else socket.AF_INET
 try:
     server = socket.create_server((sys.argv[2], 0), family=family, dualstack_ipv6=sys.argv[2] == "::")
@@ -281,20 +179,30 @@ try:
 except (OSError, ValueError):
     port = 0
 with open(sys.argv[1], "w") as sign:
-    sign.write(str(port))
-signal.pause()
+    sign.write(f"{os.getpid()} {port}")
+print("listens", flush=True)
+def serve():
+    while True:
+        caller, _ = server.accept()
+        with caller:
+            caller.sendall(caller.recv(100).upper())
+if port:
+    threading.Thread(target=serve, daemon=True).start()
+sys.stdin.read()
 """
+"""Listens until its input ends; answers in capitals; signs with its pid and port."""
 
 
-def _listening(ground: Ground, address: str) -> tuple[Session, int]:
-    """A server on a free port of that address; port 0 when the host has no such address."""
-    session, (port,) = ground.start('exec "$1" -c "$2" "$0" "$3"', ground.python, _LISTEN, address)
-    return session, int(port)
+def _listening(ground: Ground, address: str) -> tuple[Held, int, int]:
+    """A held program on a free port of that address, its pid and port; port 0 when the host has no such address."""
+    held = ground.host.hold((ground.python, "-c", _LISTEN, ground.path("sign"), address), timeout_s=ground.limit_s)
+    pid, port = (ground.host.read(ground.path("sign")) or b"").split()
+    return held, int(pid), int(port)
 
 
 def finds_who_listens(ground: Ground) -> None:
     """Whoever would get a connection to the address that was asked for, or is in the way there: a wildcard is, in IPv6
-    too, and who asks for a wildcard finds any. The facts are those of the session."""
+    too, and who asks for a wildcard finds any."""
     for listens, asked in (
         ("127.0.0.1", "127.0.0.1"),
         ("127.0.0.1", "localhost"),
@@ -303,40 +211,105 @@ def finds_who_listens(ground: Ground) -> None:
         ("::", "127.0.0.1"),
         ("::1", "::1"),
     ):
-        session, port = _listening(ground, listens)
-        owner, server = ground.host.listener(asked, port) if port else None, session.process()
-        session.end(0)
+        held, pid, port = _listening(ground, listens)
+        owner = ground.host.listener(asked, port) if port else None
+        again = ground.host.listener(asked, port) if port else None
+        held.end()
         what = f"who listens on {listens}, asked for {asked}"
-        _must(not port or owner is not None, f"{what}: nobody was found")
+        must(not port or owner is not None, f"{what}: nobody was found")
         if owner is not None:
-            known = server is not None and (owner.pid, owner.start_id) == (server.pid, server.start_id)
-            _must(known, f"{what}: found {owner}, it is {server}")
-            _must(owner.name and owner.argv, f"{what}: the facts must be whole: {owner}")
+            must(owner.pid == pid, f"{what}: found {owner}, it is process {pid}")
+            must(owner.name and owner.argv[1:2] == ("-c",), f"{what}: the facts must be whole: {owner}")
+            must(owner.argv[3:] == (ground.path("sign"), listens), f"{what}: its words are not {owner.argv}")
+            same = again is not None and owner.start_id == again.start_id
+            must(owner.start_id and same, f"{what}: a process keeps its start_id, and differs in it from others")
 
 
 def finds_nobody_where_nobody_listens(ground: Ground) -> None:
     """Neither another address of the same port, nor a server that was ended."""
-    session, port = _listening(ground, "127.0.0.2")
+    held, _, port = _listening(ground, "127.0.0.2")
     elsewhere = ground.host.listener("127.0.0.1", port) if port else None
-    session.end(0)
-    _must(elsewhere is None, f"{elsewhere} listens on another address")
-    session, port = _listening(ground, "127.0.0.1")
-    session.end(0)
+    held.end()
+    must(elsewhere is None, f"{elsewhere} listens on another address")
+    held, _, port = _listening(ground, "127.0.0.1")
+    held.end()
     left = ground.host.listener("127.0.0.1", port)
-    _must(left is None, f"the server was ended, but {left} was found")
+    must(left is None, f"the server was ended, but {left} was found")
+
+
+def forwards_to_an_address(ground: Ground) -> None:
+    """What listens there is reached from here, over the same address whenever it is asked for."""
+    held, _, port = _listening(ground, "127.0.0.1")
+    near = ground.host.forward("127.0.0.1", port)
+    must(near == ground.host.forward("127.0.0.1", port), "the same address must lead there each time")
+    for _ in range(2):
+        with socket.create_connection(near, timeout=ground.limit_s) as caller:
+            caller.sendall(b"hello")
+            answered = caller.recv(100)
+        must(answered == b"HELLO", f"{near} must lead to port {port} of the host, it answers {answered!r}")
+    held.end()
+
+
+_NOTES = 'echo "$$" > "$1"; echo up; cat > "$2"; echo ended > "$2"'
+
+
+def holds_a_command(ground: Ground) -> None:
+    """Returns after the first line; the command's input stays open until `end`, which waits for it to end."""
+    note = ground.path("note")
+    held = ground.hold(_NOTES, ground.path("pid"), note)
+    pid = (ground.host.read(ground.path("pid")) or b"").decode().strip()
+    must(held.alive() and ground.lives(pid), "a held command lives while its input is open")
+    must(ground.host.read(note) in (b"", None), "the input of a held command must stay open and empty")
+    held.end()
+    must(ground.host.read(note) == b"ended\n", "`end` must let the command see the end of its input, and wait for it")
+    held.end()
+    must(not held.alive(), "a command that was ended does not live")
+
+
+def notices_that_a_held_command_ended(ground: Ground) -> None:
+    """By itself; also one that said much more than a pipe holds."""
+    ground.shell('mkfifo "$1"', ground.path("sign"))
+    held = ground.hold('echo up; head -c 200000 /dev/zero; read -r _ < "$1"', ground.path("sign"))
+    must(held.alive(), "a held command lives while it waits")
+    must(ground.comes(lambda: bool(held.alive()) and _written(ground)), "a held command must not wait for its reader")
+    must(ground.comes(lambda: not held.alive()), "a held command that ended must not count as alive")
+    held.end()
+
+
+def _written(ground: Ground) -> bool:
+    """Whether somebody reads the pipe, and was told to go on."""
+    return ground.shell('timeout 0.3 sh -c \'echo go > "$1"\' sh "$1" && echo done', ground.path("sign")) == "done"
+
+
+def says_why_it_cannot_hold(ground: Ground) -> None:
+    """A command that ends or says nothing, a program that is not there; nothing of it is left."""
+    fails = ("sh", "-c", "echo a-reason >&2; exit 3")
+    must_fail(lambda: ground.host.hold(fails), ["a-reason", "3"], "holding a command that fails")
+    must_fail(lambda: ground.host.hold(("no-such-program",)), ["no-such-program"], "holding no program")
+    silent = ("sh", "-c", 'echo $$ > "$1"; cat', "a-silent-one", ground.path("pid"))
+    must_fail(lambda: ground.host.hold(silent, timeout_s=0.7), ["a-silent-one", "0.7"], "holding a silent command")
+    for pid in (ground.host.read(ground.path("pid")) or b"").decode().split():
+        ground.wait_for_end(pid)
 
 
 def tells_its_free_memory(ground: Ground) -> None:
     found = ground.host.free_memory_bytes()
-    _must(isinstance(found, int) and found > 0, f"free memory must be a number of bytes, not {found!r}")
+    must(isinstance(found, int) and found > 0, f"free memory must be a number of bytes, not {found!r}")
+
+
+def tells_the_memory_of_its_devices(ground: Ground) -> None:
+    """Bytes of each accelerator, or None."""
+    found = ground.host.device_used_bytes()
+    known = found is None or (found and all(isinstance(b, int) and b >= 0 for b in found))
+    must(known, f"memory in use must be a number of bytes for each accelerator, not {found!r}")
 
 
 def has_a_lasting_identity(ground: Ground) -> None:
     """Names and values are text, and the same when asked again: results are compared by them."""
     first, second = ground.host.identity(), ground.host.identity()
-    _must(first == second, f"the identity of a machine changes: {first}, then {second}")
+    must(first == second, f"the identity of a machine changes: {first}, then {second}")
     texts = [text for pair in first.items() for text in pair]
-    _must(texts and all(isinstance(t, str) and t for t in texts), f"an identity is names with values, not {first}")
+    must(texts and all(isinstance(t, str) and t for t in texts), f"an identity is names with values, not {first}")
 
 
 FILE_LAWS: tuple[Callable[[Ground], None], ...] = (
@@ -345,6 +318,7 @@ FILE_LAWS: tuple[Callable[[Ground], None], ...] = (
     keeps_the_old_file_when_a_write_fails,
     says_what_it_could_not_write,
     removes_a_file,
+    does_with_sudo_what_it_does_without,
     shows_a_log_that_is_no_text,
 )
 COMMAND_LAWS: tuple[Callable[[Ground], None], ...] = (
@@ -353,22 +327,22 @@ COMMAND_LAWS: tuple[Callable[[Ground], None], ...] = (
     tells_how_a_command_ended,
     limits_the_time_of_a_command,
     says_which_program_is_missing,
+    holds_a_command,
+    notices_that_a_held_command_ended,
+    says_why_it_cannot_hold,
 )
-SERVER_LAWS: tuple[Callable[[Ground], None], ...] = (
-    sends_a_servers_output_to_its_log,
-    says_which_server_it_cannot_start,
-    knows_its_server_and_what_that_started,
-    tells_how_a_server_ended_by_itself,
-    asks_before_it_kills,
-    leaves_nothing_of_a_server,
-    leaves_nothing_of_a_server_that_ended_by_itself,
-    ends_a_server_once,
-    touches_no_other_server,
+MACHINE_LAWS: tuple[Callable[[Ground], None], ...] = (
     finds_who_listens,
     finds_nobody_where_nobody_listens,
+    forwards_to_an_address,
+    tells_its_free_memory,
+    tells_the_memory_of_its_devices,
+    has_a_lasting_identity,
 )
-MACHINE_LAWS: tuple[Callable[[Ground], None], ...] = (tells_its_free_memory, has_a_lasting_identity)
 
-LAWS: Mapping[str, Callable[[Ground], None]] = {
-    law.__name__: law for law in (*FILE_LAWS, *COMMAND_LAWS, *SERVER_LAWS, *MACHINE_LAWS)
+HOST_LAWS: Mapping[str, Callable[[Ground], None]] = {
+    law.__name__: law for law in (*FILE_LAWS, *COMMAND_LAWS, *MACHINE_LAWS)
 }
+LAWS: Mapping[str, Callable[[Ground], None]] = HOST_LAWS | {law.__name__: law for law in SESSION_LAWS}
+
+__all__ = ["HOST_LAWS", "LAWS", "Ground"]

@@ -40,15 +40,22 @@ class Realised(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabLoader:
-    """`ports.Loader` of the lab; `at(url)` finds the server. Adds one entry to `realised` for every run."""
+    """`ports.Loader` of the lab; `at(url)` finds the server. Adds one entry to `realised` for every run. `reachable` =
+    whether there is a connection to it at all."""
 
-    def __init__(self, clock: VirtualClock, at: Callable[[str], LabProcess | None], realised: list[Realised]) -> None:
-        self._clock, self._at, self._realised = clock, at, realised
+    def __init__(
+        self,
+        clock: VirtualClock,
+        at: Callable[[str], LabProcess | None],
+        realised: list[Realised],
+        reachable: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._clock, self._at, self._realised, self._reachable = clock, at, realised, reachable
 
     def run(self, plan: LoadPlan, alive: Callable[[], bool]) -> LoadReport:
         if plan.concurrency < 1:
             raise InputError(f"a load needs at least one user, not {plan.concurrency}")
-        load = _Load(self._clock, lambda: self._at(plan.url), plan)
+        load = _Load(self._clock, lambda: self._at(plan.url), plan, self._reachable)
         report = load.run(alive)
         self._realised.append(load.realised)
         return report
@@ -80,8 +87,14 @@ class _User:
 
 
 class _Load:
-    def __init__(self, clock: VirtualClock, find: Callable[[], LabProcess | None], plan: LoadPlan) -> None:
-        self._clock, self._find, self._plan = clock, find, plan
+    def __init__(
+        self,
+        clock: VirtualClock,
+        find: Callable[[], LabProcess | None],
+        plan: LoadPlan,
+        reachable: Callable[[], bool],
+    ) -> None:
+        self._clock, self._find, self._plan, self._reachable = clock, find, plan, reachable
         self._todo = deque(
             [
                 *(_Session(deque(s), True) for s in plan.warmup),
@@ -158,6 +171,9 @@ class _Load:
         process = self._process
         if process is None or process.exit() is not None:
             self._drop("connection reset")
+        elif not self._reachable():
+            for number, user in list(self._flying.items()):
+                self._cancel(number, user, "connection reset")
         elif process.stuck():
             self._clock.advance_ns(_POLL_NS)
         else:

@@ -161,6 +161,8 @@ class LabProcess:
     def step(self) -> tuple[Emission, ...]:
         """One step of the engine; the clock moves to its end. It may be the process's last."""
         self._clock.advance_ns(max(0, self._at_ns - self._clock.now_ns()))
+        if self._exit is not None:
+            return ()
         emissions, took_ns = self._step()
         self._clock.advance_ns(took_ns)
         self._at_ns = self._clock.now_ns()
@@ -171,12 +173,24 @@ class LabProcess:
         return self.model.cancel(number)
 
     def end(self) -> ExitFacts:
-        """SIGTERM. May be repeated."""
+        """SIGTERM, and its end. May be repeated."""
+        if self.exit() is None:
+            self.terminate()
+            self._clock.sleep(_STOP_S)
+        return self._exit or ExitFacts()
+
+    def terminate(self) -> ExitFacts:
+        """SIGTERM, and its end at that very moment."""
         if self.exit() is None:
             end = self._dialect.stopped(self._uptime_s())
             self._lines += end.lines
             self._exit = msgspec.structs.replace(_exit(end.code), asked=True)
-            self._clock.sleep(_STOP_S)
+        return self._exit or ExitFacts()
+
+    def kill(self) -> ExitFacts:
+        """SIGKILL."""
+        if self.exit() is None:
+            self._exit = ExitFacts(signal=9)
         return self._exit or ExitFacts()
 
     # --- inside
@@ -248,6 +262,8 @@ class LabProcess:
 
     def _die(self) -> None:
         how = self.model.fatal
+        if self._exit is not None:
+            return
         if how is Fatal.RESTART:
             self._begin()
         elif how is not None:

@@ -4,9 +4,10 @@ One step of the engine serves every running request once:
 
     T(depth, B) = base + token * n + request * B [+ jump + draft_step * depth],   n = B * (depth + 1)
 
-with the bracket when anything was drafted, and the prefill of the requests that were just admitted on top. A request
-gets 1 + A tokens a step, P(A >= i) = prod_{j<=i} a1 * rho^(j-1). Draws follow a golden-ratio sequence for each request:
-over n rounds the counts are within a few of their expectation, so noise enters only where the spec puts it.
+with the bracket when anything was drafted (a spec may have measured times in its place, and tokens that cost nothing),
+and the prefill of the requests that were just admitted on top. A request gets 1 + A tokens a step,
+P(A >= i) = prod_{j<=i} a1 * rho^(j-1). Draws follow a golden-ratio sequence for each request: over n rounds the counts
+are within a few of their expectation, so noise enters only where the spec puts it.
 """
 
 from __future__ import annotations

@@ -40,24 +40,32 @@ WORKLOADS = {
 class LabSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A lab server and its faults. The defaults have an interior best depth that gets shallower with concurrency.
 
-    `*_ms` are parts of a step (see the module). The KV pool is `kv_tokens` less `kv_lost_per_depth_tokens` for every
-    draft token; with `tokens_per_slot` the pool also caps how many requests may run. `max_running` holds where the
-    command line does not say. `dialect` = the engine that it passes for, `version` = that engine's (empty: the
-    dialect's own). `launch_sd` and `point_sd` are log-sds of all step times in one launch and at one load
-    point. Loading takes `load_s` and writes `progress_lines`. `launch_counter` is a file in which the lab server counts
-    its launches, for faults that strike only some of them. A real server begins a new load point after `point_gap_s`
-    without a request.
+    `*_ms` are parts of a step (see the module). The first `free_tokens` of a step are verified for nothing, since
+    memory is the limit there. `draft_ms` = measured times of what drafting adds at depth 1, 2, ..., in place of
+    `jump_ms` and `draft_step_ms`; deeper ones go on from the last with `draft_step_ms` each.
+
+    The KV pool is `kv_tokens` less `kv_lost_per_depth_tokens` for every draft token; with `tokens_per_slot` the pool
+    also caps how many requests may run. So does `slots_at`: how many run at depth 1, 2, ..., deeper ones as the last.
+    `max_running` holds where the command line does not say.
+
+    `dialect` = the engine that it passes for, `version` = that engine's (empty: the dialect's own). `launch_sd` and
+    `point_sd` are log-sds of all step times in one launch and at one load point. Loading takes `load_s` and writes
+    `progress_lines`. `launch_counter` is a file in which the lab server counts its launches, for faults that strike
+    only some of them. A real server begins a new load point after `point_gap_s` without a request.
     """
 
     base_step_ms: float = 10.0
     token_ms: float = 0.6
+    free_tokens: int = 0
     request_ms: float = 0.3
     jump_ms: float = 1.0
     draft_step_ms: float = 0.5
+    draft_ms: tuple[float, ...] = ()
     prefill_token_ms: float = 0.05
     kv_tokens: int = 262144
     kv_lost_per_depth_tokens: int = 4096
     tokens_per_slot: int = 0
+    slots_at: tuple[int, ...] = ()
     max_running: int = 4
     workloads: dict[str, LabWorkload] = msgspec.field(default_factory=lambda: dict(WORKLOADS))
     other: LabWorkload = LabWorkload()
@@ -87,12 +95,22 @@ class LabSpec(msgspec.Struct, frozen=True, kw_only=True):
         """How many requests run at once when `asked` were: fewer when the pool dictates it, 0 = will not start."""
         if self.pool(depth) <= 0:
             return 0
-        return min(asked, self.pool(depth) // self.tokens_per_slot) if self.tokens_per_slot else asked
+        caps = [self.pool(depth) // self.tokens_per_slot] if self.tokens_per_slot else []
+        caps += [self.slots_at[min(depth, len(self.slots_at)) - 1]] if self.slots_at and depth else []
+        return min([asked, *caps])
 
     def step_ms(self, requests: int, tokens: int, drafted: int) -> float:
         """Noise-free time of one step: `requests` decoding, `tokens` verified in all, `drafted` = the longest draft."""
-        ms = self.base_step_ms + self.token_ms * tokens + self.request_ms * requests
-        return ms + (self.jump_ms + self.draft_step_ms * drafted if drafted else 0.0)
+        verified = self.token_ms * max(0, tokens - self.free_tokens)
+        return self.base_step_ms + verified + self.request_ms * requests + self._drafting_ms(drafted)
+
+    def _drafting_ms(self, drafted: int) -> float:
+        if not drafted:
+            return 0.0
+        if not self.draft_ms:
+            return self.jump_ms + self.draft_step_ms * drafted
+        known = min(drafted, len(self.draft_ms))
+        return self.draft_ms[known - 1] + self.draft_step_ms * (drafted - known)
 
 
 def workload_of(prompt_id: str) -> str:
