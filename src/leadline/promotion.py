@@ -87,7 +87,8 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
         try:
             running = self._put(steps, launch)
             self._verify(running, asked)
-            kept = tuple(self._compare(running, asked, p, promised) for p in promised)
+            cells = tuple(dict.fromkeys(p.cell for p in promised))
+            kept = tuple(k for cell in cells for k in self._compare(running, asked, cell, cells, promised))
             self._watch(running)
         except (StartFailed, Spoiled) as failed:
             self._back()
@@ -116,24 +117,23 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
         for finding in findings:
             self.say(str(finding))
 
-    def _compare(self, running: Running, asked: Setting, promise: Promise, among: Sequence[Promise]) -> Kept:
-        cells = tuple(dict.fromkeys(p.cell for p in among))
-        job = Job(trial=0, attempt=1, round=1, cell=promise.cell, cells=cells, asked=asked)
+    def _compare(
+        self, running: Running, asked: Setting, cell: Cell, cells: tuple[Cell, ...], promised: Sequence[Promise]
+    ) -> tuple[Kept, ...]:
+        """One load of a cell for all that is promised there. Raises Spoiled when something is worse than allowed."""
+        here = [p for p in promised if p.cell == cell]
+        job = Job(trial=0, attempt=1, round=1, cell=cell, cells=cells, asked=asked)
         try:
-            measured = self.measurer.measure(running, job).values.get(promise.metric)
+            values = self.measurer.measure(running, job).values
         except Spoiled as spoiled:
             if spoiled.diagnosis.failure is not Failure.FOREIGN:
                 raise
-            return Kept(promise=promise, why="others use the service meanwhile, so it says nothing")
-        if measured is None:
-            return Kept(promise=promise, why="it was not measured")
-        ratio = measured / promise.value
-        if metrics.better(promise.metric) == "lower":
-            ratio = promise.value / measured if measured else 1.0
-        kept = Kept(promise=promise, measured=measured, ratio=ratio)
-        self.say(str(kept))
-        if ratio < 1 - self.worst_frac:
-            raise Spoiled(_worse(kept, self.worst_frac))
+            values = {}
+        kept = tuple(_kept(promise, values.get(promise.metric)) for promise in here)
+        for one in kept:
+            self.say(str(one))
+            if one.ratio is not None and one.ratio < 1 - self.worst_frac:
+                raise Spoiled(_worse(one, self.worst_frac))
         return kept
 
     def _watch(self, running: Running) -> None:
@@ -186,6 +186,14 @@ def take_back(deployer: Deployer, service: Service, steps: Sequence[Step], log: 
         raise NotGivenBackError(
             f"the old setting was put back and started, but it does not serve: {failed.diagnosis}. Look at it now."
         ) from failed
+
+
+def _kept(promise: Promise, measured: float | None) -> Kept:
+    if measured is None or not measured or not promise.value:
+        return Kept(promise=promise, why="others use the service meanwhile, so a measurement says nothing")
+    higher = metrics.better(promise.metric) != "lower"
+    ratio = measured / promise.value if higher else promise.value / measured
+    return Kept(promise=promise, measured=measured, ratio=ratio)
 
 
 def _worse(kept: Kept, worst_frac: float) -> Diagnosis:

@@ -28,7 +28,7 @@ def init_service(
 ) -> None:
     """Read only: looks at the unit, its process and its endpoints."""
     where = {
-        "unit": site.unit,
+        "unit": site.unit if "." in site.unit or not site.unit else f"{site.unit}.service",
         "host": host if host != "local" else "",
         "ssh_config": str(Path(ssh_config).resolve()) if ssh_config else "",
         "sudo": site.sudo,
