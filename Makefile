@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 SAMPLE := kill_random_real_engine or sample
 
-.PHONY: help setup demo test check torture torture-sample bench docs clean
+.PHONY: help setup demo test check torture torture-sample mission bench docs clean
 
 help:
 	@echo "make demo     set up and run a real campaign on a real engine (under 6 minutes)"
 	@echo "make test     set up and run the tests"
 	@echo "make check    ruff, mypy --strict, import-linter, generated docs"
 	@echo "make torture  the long fault matrices"
+	@echo "make mission  a real campaign, replayed on a real systemd over ssh (about 10 minutes, root)"
 	@echo "make bench    the benchmarks"
 
 # The stamps name what was installed from what; a changed pyproject installs again.
@@ -49,6 +50,12 @@ torture: setup
 # The fixed part of it that every change must pass (.ci/run).
 torture-sample: setup
 	$(BIN)/python -m pytest -m torture -k "$(SAMPLE)"
+
+# Into a folder of its own: MISSION=FOLDER.
+MISSION ?= .demo/mission
+mission: setup
+	rm -rf $(MISSION)
+	$(BIN)/python examples/qwen-mission/mission.py $(MISSION)
 
 bench: setup
 	$(BIN)/python bench/run.py

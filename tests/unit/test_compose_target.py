@@ -301,7 +301,8 @@ def test_a_trial_in_force_hides_nothing_of_what_was() -> None:
 )
 def test_states_of_containers(state: dict[str, Any], means: ServiceState, exit: ExitFacts | None) -> None:
     one = {"Id": "c1", "Path": "/bin/vllm", "Args": ["serve"], "RestartCount": 2, "State": {"StartedAt": "t", **state}}
-    text = f"\n@leadline inspect 0\nrow c1 true\n{json.dumps(one)}\n\n@leadline digest:ab /c.yaml\n\n@leadline top 0\nPID\n7\n9\n"
+    text = f"\n@leadline inspect 0\nrow c1 true\n{json.dumps(one)}\n\n@leadline digest:ab /c.yaml\n"
+    text += "\n@leadline top 0\nPID\n7\n9\n"
     facts = reading.facts(done(text if exit is None else text.partition("\n@leadline top")[0]))
     assert (facts.state, facts.exit, facts.restarts, facts.incarnation) == (means, exit, 2, "c1 t")
     assert facts.pids == ((7, 9) if exit is None else ())
@@ -442,8 +443,8 @@ def changes(shape: Shape) -> list[str]:
     whole, now = (shape.target._plain(launch, shape.seen) for launch in (touched, shape.launch))
     before = (whole.command or whole.entrypoint or ())[:-1]
     after = now.command if now.entrypoint is None else now.entrypoint
-    sides = ["\n".join(side).splitlines() for side in (before, before if after is None else after)]
-    lines = [line for line in difflib.ndiff(*sides) if line[0] in "+-"]
+    had, has = ("\n".join(side).splitlines() for side in (before, before if after is None else after))
+    lines = [line for line in difflib.ndiff(had, has) if line[0] in "+-"]
     return [*lines, *(f"{name}={value}" for name, value in now.environment.items())]
 
 

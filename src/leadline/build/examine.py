@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,7 +14,7 @@ from leadline.build.place import host_of, make_host, make_target, target_of
 from leadline.build.recorder import SUDO, as_root, asked_of
 from leadline.build.wiring import reach
 from leadline.doctor import Check, Machine, State
-from leadline.errors import HostError, HostLost, InputError, LeadlineError
+from leadline.errors import HostError, InputError, LeadlineError
 from leadline.evidence import ServiceState
 from leadline.launch import LaunchSpec, Step, masked
 from leadline.load.prober import HttpProber
@@ -139,16 +140,12 @@ def _steps(target: Target, observed: Observed | None) -> tuple[list[Step], Check
 def _sudo(host: Host, steps: Sequence[Step]) -> Check:
     """Asks sudo about each command, and executes none."""
     commands = list(dict.fromkeys(argv for step in steps for argv in as_root(step)))
-    return doctor.sudo([argv for argv in commands if not _allowed(host, argv)], len(commands))
-
-
-def _allowed(host: Host, argv: Sequence[str]) -> bool:
-    try:
-        return host.run((*SUDO, "-l", *argv)).code == 0
-    except HostLost:
-        raise
-    except HostError:
-        return False
+    ask = shlex.join((*SUDO, "-l"))
+    lines = (f"{ask} {shlex.join(argv)} >/dev/null 2>&1 && echo yes || echo no\n" for argv in commands)
+    told = host.run(("sh", "-s"), stdin="".join((*lines, f"{ask} 2>/dev/null\n")).encode(), timeout_s=doctor.LIMIT_S)
+    answers = told.stdout.decode(errors="replace").split("\n", len(commands))
+    refused = [argv for i, argv in enumerate(commands) if answers[i : i + 1] != ["yes"]]
+    return doctor.sudo(refused, len(commands), answers[-1])
 
 
 def _service(place: Place, target: Target, found: Machine) -> Iterator[Check]:

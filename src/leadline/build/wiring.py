@@ -135,19 +135,21 @@ class Wired(Reach, frozen=True, kw_only=True):
         )
 
     def guard(self) -> Guard | None:
-        """Of a stay that begins now. Raises RefusedError for a service that nothing would bring back without us."""
+        """Of a stay that begins now; None for a server of our own, and where the target has none."""
         if self.target.service is None:
             return None
         ledger = replay(self.folder.journal).ledger
         port = self.engine.address(self.base)[1]
         terms = terms_of(self.spec, str(self.folder.path), port, SystemClock().minute_of_day, ledger.longest_load_s())
-        guard = self.target.service.guard(terms)
-        if guard is None and not self.spec.safety.unguarded:
+        return self.target.service.guard(terms)
+
+    def refuse_unguarded(self) -> None:
+        """Raises RefusedError for a service that nothing would bring back without us, unless the operator wants it."""
+        if self.target.service is not None and self.guard() is None and not self.spec.safety.unguarded:
             raise RefusedError(
                 f"target {self.target.name} leaves nothing on the host that brings the original back when we are "
                 f"killed or cut off ({self.target.guarantee}). Say safety.unguarded = true if you do without."
             )
-        return guard
 
     def steps(self, launch: LaunchSpec) -> Sequence[Step]:
         """What a launch of a service would do; of a server of our own the launch itself says it all."""

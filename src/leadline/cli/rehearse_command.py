@@ -38,6 +38,7 @@ def command(campaign: str, yes: bool, as_json: bool, child: bool) -> None:
     from leadline.journal.file import Journal
 
     wired = wire(campaign)
+    wired.refuse_unguarded()
     wired.folder.prepare()
     with Interrupts().installed() as interrupts:
         if child:

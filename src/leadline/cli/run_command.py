@@ -35,6 +35,7 @@ def command(campaign: str, detach: bool, yes: bool, as_json: bool) -> None:
     from leadline.errors import RefusedError
 
     wired = wire(campaign)
+    wired.refuse_unguarded()
     outlook = look(wired)
     if outlook.launches:
         _refuse_nothing_to_compare(outlook)
