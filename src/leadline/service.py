@@ -208,7 +208,9 @@ class ServiceSession:
     def facts(self) -> ServiceFacts:
         """Raises HostLost when the host stays out of reach."""
         while self._facts is None or self._clock.now_ns() - self._looked_ns > LOOK_S * 1e9:
-            if self._reach(self._look) or self._facts is not None:
+            reached = self._reach(self._look)
+            self._looked_ns = self._clock.now_ns()
+            if reached or self._facts is not None:
                 break
             self._clock.sleep(AGAIN_S)
         assert self._facts is not None
@@ -228,9 +230,8 @@ class ServiceSession:
                 self._lost_ns, self._blips = now, self._blips + 1
             if now - self._lost_ns > self._away_ns:
                 raise
-            self._looked_ns = now
             return False
-        self._lost_ns, self._looked_ns = None, self._clock.now_ns()
+        self._lost_ns = None
         return True
 
     def process(self) -> ProcessFacts | None:
@@ -254,15 +255,15 @@ class ServiceSession:
         return not pids or pid in pids
 
     def log(self) -> str:
-        if self._clock.now_ns() - self._logged_ns > LOOK_S * 1e9 or not self._text:
+        if self._clock.now_ns() - self._logged_ns > LOOK_S * 1e9:
             self._reach(self._read_log)
+            self._logged_ns = self._clock.now_ns()
         return self._text
 
     def _read_log(self) -> None:
         lines, self._cursor = self._service.logged(command(self._host, self._service.log(self._cursor)))
         self._text += lines
         self._keep_log(lines)
-        self._logged_ns = self._clock.now_ns()
 
     def doubt(self) -> Diagnosis | None:
         """What somebody else did comes first."""

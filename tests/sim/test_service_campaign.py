@@ -6,12 +6,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support_service import TERMS, ServiceSim, service
+from support_service import TERMS, ServiceSim, deployer, service
 
 from leadline.campaign import Conduct
+from leadline.deploy import Deployer
 from leadline.errors import NoAnswerError
 from leadline.evidence import Failure, ServiceState
 from leadline.journal.events import DeployFinished, DeployStarted, Measured, MeasureStarted, Returned, Voided
+from leadline.service import ServiceSession
 from leadline.testing.lab import Lab, LabFile
 from leadline.testing.labunit import LabUnit
 from leadline.testing.physics import LabSpec
@@ -25,6 +27,13 @@ def on_service(folder: Path, *, running: bool = True, **options) -> ServiceSim:
     sim = ServiceSim(lab, folder, **options)
     sim.service = service(lab, running=running)
     return sim
+
+
+def service_session(hand: Deployer) -> ServiceSession:
+    assert hand.target.service is not None
+    return ServiceSession(
+        service=hand.target.service, host=hand.host, clock=hand.clock, custody=hand.in_custody(), away_s=30.0
+    )
 
 
 def unit(sim: ServiceSim) -> LabUnit:
@@ -178,3 +187,15 @@ def test_users_are_served_by_the_original_while_the_window_is_closed(tmp_path: P
     sim.run()
     assert len(sim.ledger().returns) == 2
     assert original_serves(sim)
+
+
+def test_a_log_that_is_read_all_the_time_hides_no_end(tmp_path: Path) -> None:
+    sim = on_service(tmp_path)
+    hand = deployer(sim)
+    session = service_session(hand)
+    assert session.exit() is None
+    unit(sim).kill()
+    for _ in range(20):
+        session.log()
+        sim.lab.clock.sleep(0.3)
+    assert session.exit() is not None

@@ -210,6 +210,8 @@ def test_the_document_names_its_user_its_paths_and_what_it_amounts_to() -> None:
     assert '"a b" ALL=' in narrow
     with pytest.raises(InputError, match="has no rm"):
         sudoers.document(rules, {"sh": "/x", "systemctl": "/y"}, user="a", what="u", where="w")
+    with pytest.raises(InputError, match="needs no rules"):
+        sudoers.document([], programs, user="a", what="u", where="w")
 
 
 # --- what is said of a host
@@ -267,6 +269,20 @@ def test_a_user_is_root_or_has_sudo() -> None:
     refused = doctor.sudo([("sh", "-s", "--", "look")], 5)
     assert refused.state is State.MISSING
     assert "leadline doctor --sudoers" in refused.remedy
+
+
+@pytest.mark.parametrize(
+    ("rules", "state"),
+    [
+        ("(root) NOPASSWD: /usr/bin/sh -s", State.OK),
+        ("(ALL : ALL) NOPASSWD: ALL", State.OK),
+        ("(root) NOPASSWD: /usr/bin/sh -s\n    (ALL : ALL) ALL", State.WARNING),
+        ("(root) NOPASSWD: /usr/bin/id, PASSWD: /usr/bin/uptime", State.WARNING),
+    ],
+)
+def test_a_password_that_may_be_asked_for_is_said(rules: str, state: State) -> None:
+    listing = f"Matching Defaults entries for x:\n    env_reset, use_pty\n\nUser x may run:\n    {rules}\n"
+    assert doctor.sudo([], 5, listing).state is state
 
 
 def test_tools_are_those_that_the_scripts_name() -> None:

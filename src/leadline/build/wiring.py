@@ -141,7 +141,7 @@ class Wired(Reach, frozen=True, kw_only=True):
         ledger = replay(self.folder.journal).ledger
         port = self.engine.address(self.base)[1]
         terms = terms_of(self.spec, str(self.folder.path), port, SystemClock().minute_of_day, ledger.longest_load_s())
-        return self.target.service.guard(terms)
+        return None if self.spec.safety.unguarded else self.target.service.guard(terms)
 
     def refuse_unguarded(self) -> None:
         """Raises RefusedError for a service that nothing would bring back without us, unless the operator wants it."""

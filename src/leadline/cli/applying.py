@@ -59,7 +59,7 @@ def apply_service(
         at=wired.clock.utc(),
         written=hashlib.sha256(content.encode()).hexdigest(),
         previous=present,
-        shadowed={p: d for p, d in observed.files.items() if p in observed.texts},
+        shadowed={p: d for p, d in observed.files.items() if p in observed.texts and p != path},
     )
     with Journal(wired.folder.journal, reason="leadline apply", utc=wired.clock.utc):
         kept = _promote(wired, interrupts, applied, steps, launch, setting, promised)

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 CGROUPS = Path("/sys/fs/cgroup")
+GROUP_FILES = ("memory.max", "memory.limit_in_bytes", "memory.current", "memory.usage_in_bytes", "memory.stat")
 UNSEEN = ProcessFacts(pid=0, start_id="", argv=(), name="(another user's process)")
 
 
@@ -70,12 +71,12 @@ def listener(host: str, port: int) -> ProcessFacts | None:
     """
     import psutil
 
-    wanted = _addresses(host)
+    wanted = addresses(host)
     found: list[tuple[int, float, ProcessFacts]] = []
     for row in psutil.net_connections(kind="tcp"):
         if row.status != psutil.CONN_LISTEN or not row.laddr or row.laddr.port != port:
             continue
-        rank = _rank(_address(row.laddr.ip), wanted)
+        rank = rank_of(address_of(row.laddr.ip), wanted)
         if rank is None:
             continue
         if row.pid is None:
@@ -86,16 +87,21 @@ def listener(host: str, port: int) -> ProcessFacts | None:
             found.append((rank, process.create_time(), facts(process)))
         except psutil.NoSuchProcess:
             continue
-    return min(found, key=lambda f: f[:2])[2] if found else None
+    return first(found)
 
 
-def _address(text: str) -> Address:
+def first(found: Iterable[tuple[int, float, ProcessFacts]]) -> ProcessFacts | None:
+    """Of (rank, age, facts): the exact address before a wildcard, then the oldest."""
+    return min(found, key=lambda f: f[:2], default=(0, 0.0, None))[2]
+
+
+def address_of(text: str) -> Address:
     """Without a zone; an IPv4 address that is written as IPv6 becomes IPv4."""
     address = ipaddress.ip_address(text.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _addresses(host: str) -> frozenset[Address]:
+def addresses(host: str) -> frozenset[Address]:
     """What a host name stands for; empty = every address of the machine."""
     host = host.strip("[]")
     if host in ("", "*"):
@@ -104,11 +110,16 @@ def _addresses(host: str) -> frozenset[Address]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
         raise HostError(f"cannot find the address of {host!r} ({error}); give an IP address instead") from error
-    addresses = frozenset(_address(str(entry[4][0])) for entry in found)
+    return or_all(address_of(str(entry[4][0])) for entry in found)
+
+
+def or_all(found: Iterable[Address]) -> frozenset[Address]:
+    """These addresses; empty, which means all of the machine, when a wildcard is among them."""
+    addresses = frozenset(found)
     return frozenset() if any(a.is_unspecified for a in addresses) else addresses
 
 
-def _rank(listening: Address, wanted: frozenset[Address]) -> int | None:
+def rank_of(listening: Address, wanted: frozenset[Address]) -> int | None:
     """0 = that very address, 1 = a wildcard that covers one of them, None = none of them."""
     if listening.is_unspecified:
         covers = listening.version == 6 or not wanted or any(a.version == 4 for a in wanted)
@@ -157,18 +168,26 @@ def free_memory_bytes(groups: Sequence[Path] | None = None) -> int:
 
 
 def _rooms(groups: Sequence[Path]) -> Iterator[int]:
-    """Limit minus use of each group that has a limit; file pages that the kernel may drop do not count as used."""
     for group in groups:
-        limit = _text(group / "memory.max") or _text(group / "memory.limit_in_bytes")
-        used = _text(group / "memory.current") or _text(group / "memory.usage_in_bytes")
-        if limit.strip().isdigit() and used.strip().isdigit():
-            stat = _text(group / "memory.stat")
-            # Version 1 counts the group's own pages under the bare name, those below it only under total_.
-            match = re.search(r"^total_inactive_file (\d+)$", stat, re.MULTILINE) or re.search(
-                r"^inactive_file (\d+)$", stat, re.MULTILINE
-            )
-            droppable = int(match[1]) if match else 0
-            yield max(0, int(limit) - max(0, int(used) - droppable))
+        found = room({name: _text(group / name) for name in GROUP_FILES})
+        if found is not None:
+            yield found
+
+
+def room(texts: Mapping[str, str]) -> int | None:
+    """Limit minus use of a group, from its GROUP_FILES; None when it has no limit. File pages that the kernel may drop
+    do not count as used."""
+    limit = texts.get("memory.max") or texts.get("memory.limit_in_bytes") or ""
+    used = texts.get("memory.current") or texts.get("memory.usage_in_bytes") or ""
+    if not (limit.strip().isdigit() and used.strip().isdigit()):
+        return None
+    stat = texts.get("memory.stat", "")
+    # Version 1 counts the group's own pages under the bare name, those below it only under total_.
+    match = re.search(r"^total_inactive_file (\d+)$", stat, re.MULTILINE) or re.search(
+        r"^inactive_file (\d+)$", stat, re.MULTILINE
+    )
+    droppable = int(match[1]) if match else 0
+    return max(0, int(limit) - max(0, int(used) - droppable))
 
 
 def _text(path: Path) -> str:
@@ -200,3 +219,15 @@ def accelerators(csv: str) -> dict[str, str]:
     names = [name for name, _, _ in rows]
     counted = (f"{names.count(n)} x {n}" for n in dict.fromkeys(names))
     return {"gpu": ", ".join(counted), "gpu_driver": rows[0][2].strip()}
+
+
+def device_bytes(nvidia: str, rocm: str) -> tuple[int, ...] | None:
+    """Memory in use on each accelerator, from `nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits` (MiB)
+    or else `rocm-smi --showmeminfo vram --csv`; None when neither tells it of every accelerator."""
+    used = [row.strip() for row in nvidia.splitlines() if row.strip()]
+    if used:
+        return tuple(int(u) << 20 for u in used) if all(u.isdigit() for u in used) else None
+    head, *rows = [row.split(",") for row in rocm.splitlines() if "," in row] or [[]]
+    column = next((i for i, title in enumerate(head) if "used" in title.lower()), None)
+    found = [row[column].strip() for row in rows if len(row) > column] if column is not None else []
+    return tuple(map(int, found)) if found and all(f.isdigit() for f in found) else None

@@ -48,6 +48,7 @@ class LocalSession:
     def __init__(self, step: Start) -> None:
         """Starts the server and returns when its program runs. Raises HostError when it cannot be executed."""
         self._oom_kills = _machine.oom_kills()
+        self._log = step.log
         self._unread = b""
         self._open = True
         self._started: _Started | None = None
@@ -122,6 +123,21 @@ class LocalSession:
         except psutil.NoSuchProcess:
             return False
         return self._supervisor.pid in [p.pid for p in above[1:]]
+
+    def log(self) -> str:
+        try:
+            return Path(self._log).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise HostError(f"cannot read {self._log}: {error.strerror}") from error
+
+    def doubt(self) -> None:
+        """Nothing is between us and the server: it is what we started, or it has ended."""
+
+    def blips(self) -> int:
+        """This machine is always reached."""
+        return 0
 
     def end(self, grace_s: float) -> ExitFacts:
         """An exception in here (Ctrl-C) closes the pipe, so that the supervisor goes on without us."""

@@ -8,6 +8,7 @@ from leadline.report import words
 from leadline.report.method import method
 from leadline.report.model import LATENCY, Objective, Point, Report, SettingRow, findings_of
 from leadline.report.table import Column, Section, Table
+from leadline.report.traffic import by_workload, waiting
 from leadline.trial import Finding, Trial, TrialState
 
 SETTING = Column("setting", code=True)
@@ -52,11 +53,12 @@ def _results(report: Report) -> Section:
         f'= better (turned round where lower is better). {words.LEGEND}. "for GOAL" = recommended for that goal; '
         '"single" = recommended for all goals together.'
     )
+    waited = waiting(report)
     return Section(
         anchor="results",
         title="Results",
         intro=(f"Knobs: {words.knobs(report.problem.space)}. {note if report.recommendation else values}",),
-        tables=tuple(_objective(report, o) for o in report.objectives),
+        tables=(*(_objective(report, o) for o in report.objectives), *((waited,) if waited else ())),
     )
 
 
@@ -93,7 +95,7 @@ def _rankings(report: Report) -> Section | None:
         title="Ranking",
         intro=(
             "Score = weighted geometric mean over a goal's cells of the ratio to the incumbent. Ties go to the "
-            "shallower depth.",
+            "setting with more room for requests, then to the shallower depth.",
         ),
         tables=tuple(_ranking(report, answer) for answer in rec.goals if answer.ranking),
     )
@@ -130,6 +132,7 @@ def _ranking(report: Report, answer: GoalAnswer) -> Table:
 def _acceptance(report: Report) -> Section | None:
     if not report.acceptance:
         return None
+    compared = by_workload(report)
     return Section(
         anchor="acceptance",
         title="Acceptance",
@@ -148,6 +151,7 @@ def _acceptance(report: Report) -> Section | None:
                 rows=tuple((str(r.setting), str(r.cell), *_counts(r.counts)) for r in report.acceptance),
                 keys=2,
             ),
+            *((compared,) if compared else ()),
         ),
     )
 

@@ -343,6 +343,6 @@ MACHINE_LAWS: tuple[Callable[[Ground], None], ...] = (
 HOST_LAWS: Mapping[str, Callable[[Ground], None]] = {
     law.__name__: law for law in (*FILE_LAWS, *COMMAND_LAWS, *MACHINE_LAWS)
 }
-LAWS: Mapping[str, Callable[[Ground], None]] = HOST_LAWS | {law.__name__: law for law in SESSION_LAWS}
+LAWS: Mapping[str, Callable[[Ground], None]] = {**HOST_LAWS, **{law.__name__: law for law in SESSION_LAWS}}
 
 __all__ = ["HOST_LAWS", "LAWS", "Ground"]

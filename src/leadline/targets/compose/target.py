@@ -286,6 +286,4 @@ def _files(observed: Observed, place: Place) -> tuple[LaunchFile, ...]:
     return tuple(LaunchFile(path, observed.texts[path]) for path in paths if path in observed.texts)
 
 
-def target(site: Site) -> ComposeTarget:
-    """Raises InputError for a site that does not say where the service is."""
-    return ComposeTarget(site)
+target = ComposeTarget

@@ -201,7 +201,7 @@ def _specifiers(place: Place, show: Mapping[str, str], facts: Mapping[str, str])
         "g": "root",
         "G": "0",
         "h": "/root",
-        "s": "/bin/sh",
+        "s": facts.get("s") or "/bin/sh",
         "t": "/run",
         "T": "/tmp",
         "V": "/var/tmp",

@@ -35,6 +35,7 @@ facts() { # what specifiers stand for
   say "v=$(uname -r)"
   say "m=$(cat /etc/machine-id 2>/dev/null)"
   say "b=$(tr -d - </proc/sys/kernel/random/boot_id)"
+  say "s=$(awk -F: '$1 == "root" {print $7}' /etc/passwd)"
   say "user=${1:-root}"
   sed 's/^/os./' /etc/os-release 2>/dev/null
 }
