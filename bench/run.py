@@ -15,8 +15,10 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from support_journal import opening, trial
+from support_sshd import SSHD, sshd
 
 from leadline.codec import to_json
+from leadline.hosts.ssh import SshHost
 from leadline.journal.file import replay
 from leadline.load.sse import SseDecoder
 
@@ -25,7 +27,7 @@ REPEATS = 7
 
 
 def main() -> None:
-    rows = [*cli_start(), *journal(), *sse()]
+    rows = [*cli_start(), *journal(), *sse(), *ssh()]
     width = max(len(r[0]) for r in rows)
     print(f"{'what':<{width}}  {'median':>12}  {'against':>10}")
     for what, value, against in rows:
@@ -96,6 +98,22 @@ def sse() -> list[tuple[str, str, str]]:
     return [
         ("bytes.split of 20000 events", f"{plain * 1e3:.1f} ms", "1.0 x"),
         ("SSE decoding of 20000 events", f"{took * 1e3:.1f} ms", f"{took / plain:.1f} x"),
+    ]
+
+
+def ssh() -> list[tuple[str, str, str]]:
+    """One command over ssh once connected, against a new connection for each; the server is on this machine."""
+    if not SSHD:
+        return [("ssh", "no sshd here", "")]
+    with tempfile.TemporaryDirectory() as folder, sshd(Path(folder)) as server:
+        plain = median_s(lambda: subprocess.run(["ssh", "-F", server.config, "box", "true"], check=True))
+        host = SshHost("box", str(server.config))
+        host.run(("true",))
+        once = median_s(lambda: host.run(("true",)), 30)
+        host.close()
+    return [
+        ("ssh box true", f"{plain * 1e3:.0f} ms", "1.0 x"),
+        ("one command over ssh, connected", f"{once * 1e3:.0f} ms", f"{once / plain:.1f} x"),
     ]
 
 

@@ -11,22 +11,78 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import psutil
 import pytest
+from support_sshd import SUDO, Sshd, fake, needs_sshd, sshd
 
-from leadline.errors import HostError
-from leadline.evidence import ExitFacts, ProcessFacts
+from leadline.errors import HostError, RefusedError
+from leadline.evidence import Diagnosis, ExitFacts, ProcessFacts
+from leadline.hosts._child import HeldCommand
 from leadline.hosts.local import LocalHost
+from leadline.hosts.ssh import SshHost
+from leadline.hosts.wrapped import WrappedHost
 from leadline.launch import LaunchSpec, Start
-from leadline.ports import Completed, Session
-from leadline.testing.host_suite import LAWS, Ground
+from leadline.ports import Completed, Held, Host, Session
+from leadline.testing.host_suite import HOST_LAWS, LAWS, Ground
+
+
+@pytest.fixture(scope="module")
+def sudo(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PATH with a sudo that lets us."""
+    return fake(tmp_path_factory.mktemp("bin"), "sudo", SUDO)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, sudo: str) -> Iterator[Sshd]:
+    with sshd(tmp_path_factory.mktemp("sshd"), path=sudo) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def ssh(server: Sshd) -> Iterator[SshHost]:
+    host = SshHost(server.name, str(server.config))
+    yield host
+    host.close()
+
+
+def ground(host: Host, folder: Path) -> Ground:
+    return Ground(host=host, folder=str(folder), python=sys.executable, sudo=True)
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_local_host_obeys_the_law(law: str, tmp_path: Path) -> None:
-    LAWS[law](Ground(host=LocalHost(), folder=str(tmp_path), python=sys.executable))
+def test_the_local_host_obeys_the_law(law: str, tmp_path: Path, sudo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", sudo)
+    LAWS[law](ground(LocalHost(), tmp_path))
+
+
+@needs_sshd
+@pytest.mark.parametrize("law", HOST_LAWS)
+def test_a_host_over_ssh_obeys_the_law(law: str, tmp_path: Path, ssh: SshHost) -> None:
+    HOST_LAWS[law](ground(ssh, tmp_path))
+
+
+@pytest.mark.parametrize("law", HOST_LAWS)
+def test_a_wrapped_host_obeys_the_law(law: str, tmp_path: Path, sudo: str) -> None:
+    words = ("sh", "-c", 'PATH=$0 exec "$@"', sudo)
+    HOST_LAWS[law](ground(WrappedHost(LocalHost(), words), tmp_path))
+
+
+@needs_sshd
+@pytest.mark.parametrize("law", HOST_LAWS)
+def test_a_wrapped_host_over_ssh_obeys_the_law(law: str, tmp_path: Path, ssh: SshHost) -> None:
+    HOST_LAWS[law](ground(WrappedHost(ssh, ("env", "WRAPPED=1")), tmp_path))
+
+
+@needs_sshd
+def test_servers_of_our_own_run_on_this_machine_only(tmp_path: Path, ssh: SshHost) -> None:
+    for host in (ssh, WrappedHost(LocalHost(), ("env",))):
+        step = Start(launch=LaunchSpec(argv=("touch", str(tmp_path / "started"))), log=str(tmp_path / "log"))
+        with pytest.raises(RefusedError, match="systemd, compose or script"):
+            host.start(step)
+    assert not list(tmp_path.iterdir())
 
 
 class Wrapped:
@@ -45,17 +101,41 @@ class Wrapped:
     def owns(self, pid: int) -> bool:
         return self.session.owns(pid)
 
+    def log(self) -> str:
+        return self.session.log()
+
+    def doubt(self) -> Diagnosis | None:
+        return self.session.doubt()
+
+    def blips(self) -> int:
+        return self.session.blips()
+
     def end(self, grace_s: float) -> ExitFacts:
         return self.session.end(grace_s)
+
+
+class Lasting:
+    """A lawful held command; what breaks a law derives from it."""
+
+    def __init__(self, held: Held) -> None:
+        self.held = held
+
+    def alive(self) -> bool:
+        return self.held.alive()
+
+    def end(self) -> None:
+        self.held.end()
 
 
 class Kept(LocalHost):
     """A lawful host that remembers what it started, so that a broken one leaves nothing behind either."""
 
     wrap: type[Wrapped] = Wrapped
+    last: type[Lasting] = Lasting
 
     def __init__(self) -> None:
         self.sessions: list[Session] = []
+        self.held: list[Held] = []
         self.groups: list[subprocess.Popen[bytes]] = []
 
     def start(self, step: Start) -> Session:
@@ -63,7 +143,15 @@ class Kept(LocalHost):
         self.sessions.append(session)
         return self.wrap(session, self)
 
+    def hold(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> HeldCommand:
+        held = super().hold(argv, timeout_s=timeout_s)
+        self.held.append(held)
+        return cast("HeldCommand", self.last(held))
+
     def clean(self) -> None:
+        for held in self.held:
+            cast("HeldCommand", held)._child.kill()
+            held.end()
         for session in self.sessions:
             session.end(0)
         for child in self.groups:
@@ -73,18 +161,18 @@ class Kept(LocalHost):
 
 
 class WritesText(Kept):
-    def write(self, path: str, content: bytes, mode: int) -> None:
-        super().write(path, content.decode(errors="replace").encode(), mode)
+    def write(self, path: str, content: bytes, mode: int, *, sudo: bool = False) -> None:
+        super().write(path, content.decode(errors="replace").encode(), mode, sudo=sudo)
 
 
 class MindsTheUmask(Kept):
-    def write(self, path: str, content: bytes, mode: int) -> None:
+    def write(self, path: str, content: bytes, mode: int, *, sudo: bool = False) -> None:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(content)
 
 
 class WritesInPlace(Kept):
-    def write(self, path: str, content: bytes, mode: int) -> None:
+    def write(self, path: str, content: bytes, mode: int, *, sudo: bool = False) -> None:
         try:
             Path(path).write_bytes(content)
         except OSError as error:
@@ -93,7 +181,7 @@ class WritesInPlace(Kept):
 
 
 class LeavesItsDraft(Kept):
-    def write(self, path: str, content: bytes, mode: int) -> None:
+    def write(self, path: str, content: bytes, mode: int, *, sudo: bool = False) -> None:
         try:
             Path(f"{path}.draft").write_bytes(content)
         except OSError as error:
@@ -103,29 +191,29 @@ class LeavesItsDraft(Kept):
 
 
 class FailsQuietly(Kept):
-    def write(self, path: str, content: bytes, mode: int) -> None:
+    def write(self, path: str, content: bytes, mode: int, *, sudo: bool = False) -> None:
         with suppress(HostError):
-            super().write(path, content, mode)
+            super().write(path, content, mode, sudo=sudo)
 
 
 class NamesNoFile(Kept):
-    def write(self, path: str, content: bytes, mode: int) -> None:
+    def write(self, path: str, content: bytes, mode: int, *, sudo: bool = False) -> None:
         try:
-            super().write(path, content, mode)
+            super().write(path, content, mode, sudo=sudo)
         except HostError:
             raise HostError("cannot write") from None
 
 
 class RemovesNothing(Kept):
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, sudo: bool = False) -> None:
         return
 
 
 class RemovesOnce(Kept):
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, sudo: bool = False) -> None:
         if self.read(path) is None:
             raise HostError(path)
-        super().remove(path)
+        super().remove(path, sudo=sudo)
 
 
 class DropsWhatIsNoText(Kept):
@@ -344,6 +432,50 @@ class RemembersListeners(Kept):
         return super().listener(host, port) or ProcessFacts(pid=1, start_id="1", argv=())
 
 
+class ForgetsModesWithSudo(Kept):
+    def write(self, path: str, content: bytes, mode: int, *, sudo: bool = False) -> None:
+        super().write(path, content, 0o600 if sudo else mode, sudo=sudo)
+
+
+class HoldsWithoutInput(Kept):
+    def hold(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> HeldCommand:
+        return super().hold(("sh", "-c", '"$@" </dev/null', "sh", *argv), timeout_s=timeout_s)
+
+
+class HoldsWhatSaysNothing(Kept):
+    def hold(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> HeldCommand:
+        return super().hold(("sh", "-c", 'echo; exec "$@"', "sh", *argv), timeout_s=timeout_s)
+
+
+class NeverEnds(Lasting):
+    def end(self) -> None:
+        return
+
+
+class LivesForEver(Lasting):
+    def alive(self) -> bool:
+        return True
+
+
+class ReadsNothing(Lasting):
+    def alive(self) -> bool:
+        return cast("HeldCommand", self.held)._child.poll() is None
+
+
+def host_that_holds(last: type[Lasting]) -> type[Kept]:
+    return type(last.__name__, (Kept,), {"last": last})
+
+
+class ForwardsNext(Kept):
+    def forward(self, host: str, port: int) -> tuple[str, int]:
+        return host, port + 1
+
+
+class OwesMemory(Kept):
+    def device_used_bytes(self) -> tuple[int, ...] | None:
+        return (-1,)
+
+
 class HasNoMemory(Kept):
     def free_memory_bytes(self) -> int:
         return 0
@@ -395,6 +527,15 @@ BROKEN: list[tuple[str, type[Kept]]] = [
     ("leaves_nothing_of_a_server_that_ended_by_itself", HasNoSupervisor),
     ("ends_a_server_once", host_whose_sessions(ForgetsHowItEnded)),
     ("touches_no_other_server", host_whose_sessions(EndsThemAll)),
+    ("does_with_sudo_what_it_does_without", ForgetsModesWithSudo),
+    ("holds_a_command", HoldsWithoutInput),
+    ("holds_a_command", host_that_holds(NeverEnds)),
+    ("notices_that_a_held_command_ended", host_that_holds(LivesForEver)),
+    ("notices_that_a_held_command_ended", host_that_holds(ReadsNothing)),
+    ("says_why_it_cannot_hold", HoldsWhatSaysNothing),
+    ("forwards_to_an_address", ForwardsNext),
+    ("tells_the_memory_of_its_devices", OwesMemory),
+    ("finds_its_own_server_listening", NamesItself),
     ("finds_who_listens", SeesExactAddressesOnly),
     ("finds_who_listens", NamesItself),
     ("finds_nobody_where_nobody_listens", IgnoresTheAddress),
@@ -415,9 +556,12 @@ def broken_host(request: pytest.FixtureRequest) -> Iterator[Kept]:
 @pytest.mark.parametrize(
     ("law", "broken_host"), BROKEN, ids=[broken.__name__ for _, broken in BROKEN], indirect=["broken_host"]
 )
-def test_the_law_catches_who_breaks_it(law: str, broken_host: Kept, tmp_path: Path) -> None:
-    with pytest.raises((AssertionError, HostError)):
-        LAWS[law](Ground(host=broken_host, folder=str(tmp_path), python=sys.executable, limit_s=3))
+def test_the_law_catches_who_breaks_it(
+    law: str, broken_host: Kept, tmp_path: Path, sudo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", sudo)
+    with pytest.raises((AssertionError, OSError, HostError)):
+        LAWS[law](Ground(host=broken_host, folder=str(tmp_path), python=sys.executable, sudo=True, limit_s=3))
 
 
 def test_every_law_has_somebody_who_breaks_it() -> None:

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from support_sshd import NO_SUDO, SUDO, fake
 from leadline.errors import HostError, HostLost
 from leadline.hosts import _facts, _link, _machine, _words
 from leadline.hosts._child import shown
+from leadline.hosts._files import Runner
 from leadline.hosts.local import LocalHost
 from leadline.hosts.wrapped import WrappedHost
 from leadline.ports import Completed
@@ -98,7 +100,7 @@ def test_sudo_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(HostError, match="doctor --sudoers"):
             action()
-    fake(tmp_path / "bin", "sudo", f'echo "$@" >> {tmp_path}/asked; {SUDO}')
+    fake(tmp_path / "bin", "sudo", f'printf "%s " "$@" >> {tmp_path}/asked; {SUDO}')
     LOCAL.write(path, b"x", 0o640, sudo=True)
     assert LOCAL.read(path, sudo=True) == b"x"
     LOCAL.remove(path, sudo=True)
@@ -124,49 +126,42 @@ def test_facts_of_a_listener_are_those_that_the_kernel_tells_us() -> None:
     assert _facts.listener(LOCAL.run, "127.0.0.1", port, name="here") is None
 
 
+def saying(text: str) -> Runner:
+    """A machine on which every command says that."""
+
+    def run(argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> Completed:
+        return Completed(argv=tuple(argv), code=0, stdout=text.encode(), stderr=b"")
+
+    return run
+
+
 def test_of_two_listeners_the_exact_address_goes_first() -> None:
     rows = "socket 00000000:1F90 11\nsocket 0100007F:1F90 12\nowner 11 5\nowner 12 6\nowner 12 7\n"
     for pid, began in ((5, 50), (6, 90), (7, 60)):
         fields = " ".join(["S", *["0"] * 18, str(began)])
-        rows += (
-            f"stat {pid} {pid} (py (x) y) {fields}\nargv {pid} {b'py'.hex()}00{b'a b'.hex()}00\nrss {pid} VmRSS: 3 kB\n"
-        )
-
-    def run(argv: tuple[str, ...], **_: object) -> Completed:
-        return Completed(argv=argv, code=0, stdout=rows.encode(), stderr=b"")
-
-    found = [_facts.listener(run, a, 8080, name="box") for a in ("127.0.0.1", "127.0.0.2", "::1")]
+        rows += f"stat {pid} {pid} (py (x) y) {fields}\nargv {pid} {b'py'.hex()}00{b'a b'.hex()}00\n"
+        rows += f"rss {pid} VmRSS: 3 kB\n"
+    found = [_facts.listener(saying(rows), a, 8080, name="box") for a in ("127.0.0.1", "127.0.0.2", "::1")]
     assert [f and f.pid for f in found] == [7, 5, None]
-    assert found[0] is not None
-    assert (found[0].start_id, found[0].argv, found[0].name, found[0].rss_bytes) == (
-        "60",
-        ("py", "a b"),
-        "py (x) y",
-        3072,
-    )
-    rows = "socket 00000000000000000000000000000000:1F90 11\n"
-    assert _facts.listener(run, "127.0.0.1", 8080, name="box") == _machine.UNSEEN
-    rows = "address unknown\n"
+    first = found[0]
+    assert first is not None
+    assert (first.start_id, first.argv, first.name, first.rss_bytes) == ("60", ("py", "a b"), "py (x) y", 3072)
+    unseen = saying("socket 00000000000000000000000000000000:1F90 11\n")
+    assert _facts.listener(unseen, "127.0.0.1", 8080, name="box") == _machine.UNSEEN
     with pytest.raises(HostError, match="cannot find the address of 'nowhere'"):
-        _facts.listener(run, "nowhere", 8080, name="box")
+        _facts.listener(saying("address unknown\n"), "nowhere", 8080, name="box")
 
 
 def test_memory_is_limited_by_the_groups_there() -> None:
     text = (
-        "MemTotal: 100 kB\nMemAvailable: 50 kB\ngroup /sys/fs/cgroup/a/b\nfile memory.max\nmax\nfile memory.current\n5\n"
-        "group /sys/fs/cgroup/a\nfile memory.max\n9000\nfile memory.current\n5000\nfile memory.stat\nanon 1\n"
-        "inactive_file 1000\ngroup /sys/fs/cgroup\n"
+        "MemTotal: 100 kB\nMemAvailable: 50 kB\ngroup /sys/fs/cgroup/a/b\nfile memory.max\nmax\n"
+        "file memory.current\n5\ngroup /sys/fs/cgroup/a\nfile memory.max\n9000\nfile memory.current\n5000\n"
+        "file memory.stat\nanon 1\ninactive_file 1000\ngroup /sys/fs/cgroup\n"
     )
-
-    def run(argv: tuple[str, ...], **_: object) -> Completed:
-        return Completed(argv=argv, code=0, stdout=text.encode(), stderr=b"")
-
-    assert _facts.free_memory_bytes(run, name="box") == 5000
-    text = "MemTotal: 100 kB\nMemAvailable: 50 kB\n"
-    assert _facts.free_memory_bytes(run, name="box") == 50 * 1024
-    text = "no /proc here"
+    assert _facts.free_memory_bytes(saying(text), name="box") == 5000
+    assert _facts.free_memory_bytes(saying("MemAvailable: 50 kB\n"), name="box") == 50 * 1024
     with pytest.raises(HostError, match="does not tell its free memory"):
-        _facts.free_memory_bytes(run, name="box")
+        _facts.free_memory_bytes(saying("no /proc here"), name="box")
 
 
 def test_free_memory_is_about_what_this_machine_says_itself() -> None:
@@ -207,6 +202,13 @@ def test_words_before_a_command_that_fail_are_told_from_it() -> None:
         host.run(("true",))
     with pytest.raises(HostError, match="no such pod"):
         host.hold(("cat",))
+
+
+def test_a_program_that_is_missing_behind_words_is_named() -> None:
+    host = WrappedHost(LOCAL, ("env",))
+    for action in (lambda: host.run(("no-such-program",)), lambda: host.hold(("no-such-program",))):
+        with pytest.raises(HostError, match="there is no program no-such-program on"):
+            action()
 
 
 def test_words_that_pass_no_input_leave_the_old_file(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 # Brings the original of one systemd service back, also without Leadline:
 #   systemctl start leadline-restore@NAME.service       (NAME = the unit without ".service")
 # What is at work lies in /run/leadline/UNIT/: owner, original, begun (something of the service was changed), end (the
-# hooks that are still due), leash, why, log. A boot forgets all of it, and so the original is what boots.
+# hooks that are still due), leash, why, log, room. A boot forgets all of it, and so the original is what boots.
+
+ROOM=20971520 # systemd reloads nothing while less than 16 MiB are free under /run: kept for the way back
 
 take() { # the lock of our own steps; `forget` removes it, so it must still be the file of that name
   while :; do
@@ -100,6 +102,7 @@ until=$until" | put owner || return 1
   say "$grace" | put grace || return 1
   say "$port" | put port || return 1
   if [ ! -e "$state/original" ]; then original | put original || return 1; fi
+  if [ ! -e "$state/room" ]; then head -c "$ROOM" /dev/zero | put room || return 1; fi
   mkdir -p "$system" && restore_unit >"$state/unit.new" &&
     install -m 644 "$state/unit.new" "$system/leadline-restore@$name.service" || return 1
   rm -f "$state/unit.new"
@@ -127,8 +130,7 @@ restore_unit() {
   say "# Written by Leadline; gone after the campaign, and after a boot.
 [Unit]
 Description=Leadline: give $unit back as it was
-StartLimitIntervalSec=120
-StartLimitBurst=20
+StartLimitIntervalSec=0
 CollectMode=inactive-or-failed
 [Service]
 Type=oneshot
@@ -202,7 +204,7 @@ restore() {
   fi
 }
 
-give_back() { # needs no space on any disk
+give_back() { # needs no space on any disk, but for what is kept for it
   rm -f "$state/candidate.conf"
   if [ ! -e "$state/begun" ] && [ ! -e "$trial" ]; then
     rm -f "$state/original"
@@ -214,7 +216,10 @@ give_back() { # needs no space on any disk
   touched=$(ls -d "$trial" 2>/dev/null)
   rm -f "$trial" || return 1
   rmdir "$system/$unit.d" 2>/dev/null
-  if [ -n "$touched" ] || [ "$(told NeedDaemonReload)" = yes ]; then systemctl daemon-reload; fi
+  if [ -n "$touched" ] || [ "$(told NeedDaemonReload)" = yes ]; then
+    rm -f "$state/room"
+    systemctl daemon-reload || return 1 # else the trial would start anew
+  fi
   now=$(told InvocationID)
   case $was in
   inactive | failed | deactivating)
