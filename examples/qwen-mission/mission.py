@@ -97,7 +97,9 @@ def main(at: str) -> int:
         leadline("apply", str(folder), "--goal", "coding-crowd", "--yes")
         leadline("status", str(folder))
         leadline("undo", str(folder), "--yes")
-        left = host.sh("ls -A /run/systemd/system /run/leadline /etc/systemd/system 2>/dev/null | grep -i leadline || true")
+        left = host.sh(
+            "ls -A /run/systemd/system /run/leadline /etc/systemd/system 2>/dev/null | grep -i leadline || true"
+        )
         wrong += [f"left on the host: {left.stdout}"] if left.stdout else []
         wrong += [] if digest(host) == before else ["the unit file has changed after undo"]
     finally:

@@ -172,6 +172,7 @@ def test_a_blip_shorter_than_the_grace_changes_nothing(service: Service) -> None
     assert service.hooks() == ["start", "end"]
 
 
+@pytest.mark.torture
 def test_an_old_connection_that_ends_late_begins_no_grace(service: Service) -> None:
     guard = service.arm()
     old, new = service.hold(guard), service.hold(guard)
@@ -182,6 +183,7 @@ def test_an_old_connection_that_ends_late_begins_no_grace(service: Service) -> N
     new.end()
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("which", ["lease_s", "end_s"])
 def test_a_time_that_is_over_brings_the_original_back(service: Service, which: str) -> None:
     held = service.hold(service.arm())
@@ -193,6 +195,7 @@ def test_a_time_that_is_over_brings_the_original_back(service: Service, which: s
     assert service.hooks() == ["start", "end"]
 
 
+@pytest.mark.torture
 def test_what_was_stopped_is_stopped_again(service: Service) -> None:
     service.compose("stop llm")
     held = service.hold(service.arm(grace_s=1.0))
@@ -213,6 +216,7 @@ def test_after_a_power_cut_the_original_comes_back(service: Service) -> None:
     service.until(lambda: service.hooks()[-1:] == ["end"], "the end hook has run")
 
 
+@pytest.mark.torture
 def test_by_hand(service: Service) -> None:
     service.arm()
     service.trial(7)

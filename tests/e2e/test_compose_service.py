@@ -157,6 +157,7 @@ def test_trials_follow_one_another_and_the_service_comes_back(make: Callable[...
     assert world.observed() == msgspec.structs.replace(original, texts=world.observed().texts)
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("state", ["stopped", "missing"])
 def test_what_did_not_run_does_not_run_afterwards(make: Callable[..., World], state: str) -> None:
     world = make()
@@ -173,6 +174,7 @@ def test_what_did_not_run_does_not_run_afterwards(make: Callable[..., World], st
     assert [(c["Path"], *c["Args"]) for c in world.docker.containers()] == ([before] if state == "stopped" else [])
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("done", range(6))
 def test_comes_back_from_wherever_a_plan_stopped(make: Callable[..., World], done: int) -> None:
     world = make()
@@ -263,6 +265,7 @@ def test_a_restart_by_the_engine_is_seen(make: Callable[..., World]) -> None:
     assert world.facts().trial != "absent"
 
 
+@pytest.mark.torture
 def test_a_new_container_begins_a_new_log(make: Callable[..., World]) -> None:
     world = make()
     world.up()

@@ -221,6 +221,7 @@ def test_rules_that_want_a_password_are_warned_about(unruled: SystemdHost) -> No
     assert checks(called)["sudo"]["state"] == "warning"
 
 
+@pytest.mark.torture
 def test_each_rule_that_is_missing_is_noticed(unruled: SystemdHost) -> None:
     text = rules(unruled)
     lines = [line for line in text.splitlines() if "NOPASSWD" in line]

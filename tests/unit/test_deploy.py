@@ -12,10 +12,10 @@ from support_sim import BASE, PORT
 
 from leadline.build import plugin
 from leadline.deploy import Deployer, Rules, StartFailed
-from leadline.listening import in_the_way
 from leadline.errors import HostError, InterruptedRun, NotGivenBackError, RefusedError
 from leadline.evidence import Effective, ExitFacts, Failure, ProcessFacts
 from leadline.launch import LaunchSpec, Put, Remove, Run, Start
+from leadline.listening import in_the_way
 from leadline.ports import Clock, Completed, Site
 from leadline.space import Setting
 from leadline.steps import execute
