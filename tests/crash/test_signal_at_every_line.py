@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from support_sim import Sim, goal
 
-from leadline import campaign, deploy, interrupts, measure
+from leadline import campaign, deploy, interrupts, measure, stay
 from leadline.campaign import Conduct, begin
 from leadline.errors import InterruptedRun
 from leadline.interrupts import Interrupts
@@ -31,7 +31,7 @@ from leadline.testing.lab import Lab
 from leadline.testing.spec import LabSpec
 from leadline.trial import TrialState
 
-WATCHED = {m.__file__ for m in (campaign, deploy, measure, interrupts, journal_file, contextlib)}
+WATCHED = {m.__file__ for m in (campaign, deploy, stay, measure, interrupts, journal_file, contextlib)}
 EVERY_WAY = 4  # a line and three of its callers; 1 = each line once
 Place = tuple[str, ...]
 
@@ -113,6 +113,7 @@ class World:
                 it.shield = stops.shield
                 it.deployer = msgspec.structs.replace(it.deployer, shield=stops.shield)
                 it.measurer = msgspec.structs.replace(it.measurer, deployer=it.deployer)
+                it.stay = msgspec.structs.replace(it.stay, deployer=it.deployer, shield=stops.shield)
                 with watch:
                     it.run()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from leadline.errors import RefusedError
@@ -68,6 +68,7 @@ def test_an_edited_word_means_the_new_text(raw: str, new: str, dollars: bool) ->
     assert "".join(p.text for p in again) == new
 
 
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(raws, st.data())
 def test_one_character_less_keeps_every_other_reference(raw: str, data: st.DataObject) -> None:
     reading = Reading(SPECIFIERS, VALUES)
